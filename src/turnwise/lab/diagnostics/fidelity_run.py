@@ -21,6 +21,7 @@ from turnwise.credit.methods.build import named_method
 from turnwise.credit.methods.names import modifiers, split_at_plus
 from turnwise.credit.transform import Transform
 from turnwise.credit.transforms.modulation import entropy_coefficient
+from turnwise.environments.base import Task
 from turnwise.extensions.continuations.play import Histories
 from turnwise.lab.diagnostics.costs import time_credit
 from turnwise.lab.diagnostics.critics import SEES, check_others, explained, learn_critics, needs_critic, split_sight
@@ -42,6 +43,9 @@ PLAYS_ON = "it plays on from every turn itself; ask for it by name"
 """Why a method is left out that needs continuations of its own."""
 FIFTHS = ("surest", "second", "third", "fourth", "most uncertain")
 """Names of the fifths of response entropy."""
+
+Play = Callable[[Stage], tuple[list[Trajectory], list[Task]]]
+"""Gives trajectories to measure, and the task of each group."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -99,6 +103,7 @@ def measure_run(
     seed: int = 0,
     device: torch.device | None = None,
     gradient: bool = False,
+    play: Play | None = None,
     on_turn: OnTurn = None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
     on_gradient: Callable[[int, int], None] = lambda done, total: None,
@@ -119,6 +124,8 @@ def measure_run(
         seed: Seed of tasks and draws.
         device: Device of the policy; default: the CPU.
         gradient: Whether to compare policy gradients too: one backward pass per response.
+        play: Gives the trajectories to measure, and the task of each group, such as those of a log; default: the policy
+            plays `groups` groups. The policy plays on from them in any case.
         on_turn: Called after every turn of the groups, with the number of live episodes and of all.
         on_progress: Called with the number of histories valued and of all.
         on_gradient: Called with the number of groups whose gradients are computed and of all.
@@ -142,11 +149,11 @@ def measure_run(
         paid = {name: method for name, method in chosen.items() if paid_measures(method)}
         needs = {f"method {name!r}": method.needs for name, method in chosen.items() if name not in paid}
         plan = stage.plan({"this analysis": MEASURED, **needs}, models=["critic"])
-        trajectories, tasks = stage.play_groups(groups, seed)
+        trajectories, tasks = play(stage) if play else stage.play_groups(groups, seed)
         if (played := len({trajectory.group for trajectory in trajectories})) < 3:
             raise RunError(
                 f"{played} groups could be played of {len(tasks)} training tasks, expected 3 or more for an interval; "
-                "choose a run on more tasks, whose environment works"
+                "choose a run, or a log, on more tasks, whose environment works"
             )
         sights = sorted({split_sight(name)[1] for name, method in chosen.items() if needs_critic(method)})
         critics = learn_critics(stage, plan, sights, groups=groups, seed=seed) if sights else {"": None}
