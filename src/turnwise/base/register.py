@@ -187,6 +187,7 @@ ENVIRONMENTS: dict[str, tuple[str, str]] = {
     "gymnasium": ("worlds.adapters.gymnasium:Gymnasium", ""),
     "openenv": ("worlds.adapters.openenv:OpenEnv", ""),
     "verifiers": ("worlds.adapters.verifiers:Verifiers", ""),
+    "mcp": ("worlds.adapters.mcp:Mcp", ""),
     "crossroads": ("worlds.crossroads.suite:Crossroads", "worlds.crossroads.knobs:Knobs"),
     "seats": ("worlds.seats.suite:Seats", ""),
     "helpdesk": ("worlds.helpdesk.suite:Helpdesk", ""),
