@@ -152,6 +152,7 @@ MEASURES = Register(
         "continued_cuts": "extensions.continuations.measures:continued_cuts",
         "rank": "extensions.judge.measures:rank",
         "progress": "extensions.judge.measures:progress",
+        "rubric": "extensions.judge.measures:rubric",
         "implicit": "extensions.reward_model.measures:implicit",
     }
 )
