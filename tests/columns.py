@@ -28,6 +28,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "num_paths": (1, 4),
     "step_reward": (0, 1),
     "progress": (-2.0, 3.0),
+    "rubric": (0.0, 1.0),
     "profile_frac": (0.0, 1.0),
     "checks": (0.0, 1.0),
     "turn_drop": (-0.5, 1.0),

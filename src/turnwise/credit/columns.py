@@ -59,6 +59,7 @@ COLUMNS: dict[str, Column] = {
     "player": Column("text", "game and role that gave the response, the same name in every step"),
     "step_reward": Column("value", "verifiable reward of the single response, not in the outcome"),
     "rank": Column("value", "place of the trajectory in its group's tournament, 0 is best"),
+    "rubric": Column("value", "share of the criteria of a judge's rubric that the response meets, by weight"),
     "progress": Column("value", "increase of a judge's rating of the trajectory by the response, points of 10"),
     "checks": Column("value", "share of the task's acceptance checks that hold after the response, 0 to 1"),
     "turn_drop": Column("value", "decrease of the gold answer's log-probability if the turn is left out, nats"),
