@@ -137,7 +137,7 @@ class Config(Section):
 
     @property
     def optional_models(self) -> tuple[str, ...]:
-        """Names of what measures use and only some runs have: critic, services of extensions, plan of `prompt.plan`."""
+        """Names of optional models and services that this run has: critic, services of extensions, `prompt.plan`."""
         asked = {"critic": self.critic, **self.extensions(), "plan": self.prompt.plan}
         return tuple(name for name, given in asked.items() if given and name in OPTIONAL)
 

@@ -157,8 +157,8 @@ class CriticConfig(Kinds):
     """What the critic learns: the method's own target, such as advantage + value of GAE, or the discounted return.
     Methods without a target of their own use the return. With ArCHer, "method" means temporal differences."""
     discount: float = pydantic.Field(default=1.0, ge=0, le=1)
-    """Discount per turn of target = "return", for which give it the method's discount, and of ArCHer's Q; the paper has
-    0.95."""
+    """Discount per turn, with target = "return" (give it the method's discount) and for ArCHer's Q (0.95 in the
+    paper)."""
     warmup_steps: int = pydantic.Field(default=0, ge=0)
     """Training steps at the start in which only the critic learns."""
 
