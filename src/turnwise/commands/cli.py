@@ -24,6 +24,7 @@ turnwise gateway runs/b                                         serve its policy
 turnwise import log.jsonl                                       read what an agent did elsewhere, to look at its credit
 turnwise make-swe-tasks                                         make bugs to repair, for the environment 'swe'
 turnwise serve-env household                                    serve an environment over OpenEnv's protocol
+turnwise serve-model smollm2                                    serve a small model for training, over the Tinker API
 turnwise verl-check                                             check that verl loads the plug-in, in Ray's workers too
 """
 
@@ -58,6 +59,7 @@ from turnwise.commands import (
     recipes,
     recredit,
     report,
+    serve_model,
     swe_tasks,
     train,
     verl,
@@ -92,6 +94,7 @@ COMMANDS = (
     environments,
     harness,
     gateway,
+    serve_model,
     import_log,
     swe_tasks,
     verl,
