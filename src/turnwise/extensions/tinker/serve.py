@@ -25,7 +25,7 @@ from turnwise.extensions.tinker.wire import read_forward_backward, write_losses,
 
 API = "/api/v1/"
 NAME = re.compile(r"[\w.-]{1,128}")
-PATH = re.compile(r"tinker://([\w-]+)/(weights|sampler_weights)/([\w.-]{1,128})")
+PATH = re.compile(r"tinker://([\w:-]{1,128})/(weights|sampler_weights)/([\w.-]{1,128})")
 MOST_PENDING, MOST_RESULTS, MOST_SESSIONS = 1024, 4096, 4096
 WAIT_S = 20.0
 """Longest time for which a caller that asks for a result waits (seconds); then it asks again."""
@@ -140,12 +140,12 @@ class TinkerServer:
         """Begin to compute, and return the number of the request."""
         owner = str(asked.get("model_id") or asked.get("sampling_session_id") or "")
         new = name == "create_model" or (name == "load_weights" and not owner)
-        model = f"model-{uuid.uuid4().hex[:12]}" if new else owner
+        model = f"{asked['session_id']}:train:{int(asked['model_seq_id'])}" if new else owner  # as newer clients count
         if not new and name != "asample":
             self._model(model)
         elif name == "asample" and owner and owner not in self._sessions:
             raise Gone(f"there is no sampling session {owner!r}; the server may have been restarted")
-        place = (name, owner, int(asked.get("seq_id") or 0))
+        place = (name, model, 1 if new else int(asked.get("seq_id") or 0))
         if (number := self._numbers.get(place)) is None or not place[2] or number not in self._results:
             if sum(not task.done() for task in self._results.values()) >= MOST_PENDING:
                 raise EngineFault(f"{MOST_PENDING} requests are in progress; ask again later")
@@ -252,7 +252,7 @@ class TinkerServer:
         found = PATH.fullmatch(path)
         if not found or not NAME.fullmatch(found[3]) or set(found[3]) == {"."}:
             raise EngineFault(f"{path!r} is not a path; expected tinker://MODEL/weights/NAME")
-        file = self.folder / found[1] / found[2] / f"{found[3]}.pt"
+        file = self.folder / found[1].replace(":", "-") / found[2] / f"{found[3]}.pt"
         if exists and not file.is_file():
             raise EngineFault(f"nothing is saved as {path}")
         return file
