@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from turnwise.base.errors import ConfigError, DataError
 from turnwise.models.adapters import save_adapters
 from turnwise.models.format import Format
+from turnwise.models.remote import RemoteModel, load_remote
 from turnwise.models.settings import ModelConfig
 
 SETTINGS = "policy.json"
@@ -57,7 +58,7 @@ def load_policy(folder: Path) -> Policy:
     if not (folder / SETTINGS).is_file():
         raise DataError(f"{folder} is not a policy: {SETTINGS} is missing")
     try:
-        model = load_model(str(folder))
+        model: Any = load_remote(folder) or load_model(str(folder))
         tokenizer = AutoTokenizer.from_pretrained(folder)
         settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
         return Policy(model, Format(tokenizer, **settings["format"]), settings["max_context"])
@@ -93,7 +94,9 @@ def load_model(name: str) -> PreTrainedModel:
 
 
 def choose_trainable(model: PreTrainedModel, config: ModelConfig) -> None:
-    """Make the weights trainable that the configuration names."""
+    """Make the weights trainable that the configuration names; a server decides for those that it has."""
+    if isinstance(model, RemoteModel):
+        return
     if config.train == "lora":
         for name, parameter in model.named_parameters():
             parameter.requires_grad_("lora_" in name)

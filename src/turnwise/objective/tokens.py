@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 
 from turnwise.base.errors import BatchError
 from turnwise.credit.segments import Segments, components
+from turnwise.models.remote import RemoteModel
 from turnwise.objective.contexts import Contexts
 from turnwise.objective.frozen_output import frozen_logprobs, is_frozen_linear
 from turnwise.objective.packing import Packed, can_pack, pack, packed_hidden
@@ -306,6 +307,8 @@ def score(
     `watch` is called with the tokens and the hidden states of each micro-batch. `contexts` keeps what the passes
     computed, and nothing from before.
     """
+    if isinstance(model, RemoteModel):
+        return model.score(sequences, temperature)
     if contexts is not None:
         contexts.clear()
     logprob_T = np.full(sequences.tokens.num_elements, np.nan)

@@ -1,6 +1,7 @@
 """Make parts of a run from sections of its recipe."""
 
 from collections.abc import Collection, Sequence
+from typing import Any
 
 import torch
 
@@ -9,6 +10,7 @@ from turnwise.engines.settings import EngineConfig
 from turnwise.measures.plan import Plan, plan_measures
 from turnwise.models.policy import Policy, slow_precision_note, trainable
 from turnwise.models.pretrained import check_smollm2
+from turnwise.models.remote import RemoteModel, RemoteOptimizer
 from turnwise.models.settings import ModelConfig
 from turnwise.objective.gradient import Budget
 from turnwise.objective.inert import inert_note
@@ -48,8 +50,10 @@ def check_model(model: ModelConfig) -> None:
         check_smollm2()
 
 
-def make_optimizer(policy: Policy, update: UpdateConfig) -> torch.optim.Optimizer:
-    """Create AdamW over the trainable weights."""
+def make_optimizer(policy: Policy, update: UpdateConfig) -> Any:
+    """Create AdamW over the trainable weights; for weights on a server, what stands for the server's."""
+    if isinstance(policy.model, RemoteModel):
+        return RemoteOptimizer()
     on_cuda = policy.model.device.type == "cuda"
     return torch.optim.AdamW(
         trainable(policy.model), lr=update.learning_rate, weight_decay=update.weight_decay, fused=on_cuda
@@ -67,7 +71,8 @@ def make_learner(
         context: The run.
         value: Loss term of the critic, if there is one.
     """
-    config, own = context.config, next((make for each in extensions if (make := each.learner())), Learner)
+    config = context.config
+    own = next((make for each in extensions if (make := each.learner())), config.engine.learner() or Learner)
     return own(
         objective,
         config.update,
