@@ -189,21 +189,24 @@ def test_a_response_ends_with_its_stop_token_or_text(tmp_path: Path):
 
 
 CRASHES = {
-    "before_a_pass": ("forward_backward", False),
-    "after_a_pass": ("forward_backward", True),
-    "before_a_step": ("optim_step", False),
-    "after_a_step": ("optim_step", True),
-    "after_a_state": ("save_weights", True),
-    "after_a_sampler": ("save_weights_for_sampler", True),
+    "before_a_pass": ("forward_backward", False, 1),
+    "after_a_pass": ("forward_backward", True, 2),
+    "before_a_step": ("optim_step", False, 2),
+    "after_a_step": ("optim_step", True, 1),
+    "after_a_later_step": ("optim_step", True, 4),
+    "after_a_state": ("save_weights", True, 2),
+    "after_a_sampler": ("save_weights_for_sampler", True, 2),
 }
+"""The request around which the server loses its memory, whether it is carried out first, and which one of its kind."""
 
 
-def lose(served: Serving, name: str, done: bool, times: int = 1) -> list[str]:
-    """Have the server lose its memory around some requests; returns the names of those that were lost."""
-    lost: list[str] = []
+def lose(served: Serving, name: str, done: bool, number: int = 1) -> list[str]:
+    """Have the server lose its memory around a request; returns the names of those that were lost."""
+    lost, count = list[str](), [0]
 
     def watch(asked: str, request: Any) -> Any:
-        if asked != name or len(lost) >= times:
+        count[0] += asked == name
+        if asked != name or lost or count[0] < number:
             return None
         lost.append(asked)
 
