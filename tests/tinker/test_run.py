@@ -9,7 +9,7 @@ import pytest
 from tests.combinations.table import BASE, FEATURES, WITH, merged
 from tests.tinker.serving import recipe, serving
 from tests.toys import small_config
-from turnwise.base.errors import ConfigError, EngineFault, TurnwiseError
+from turnwise.base.errors import ConfigError, TurnwiseError
 from turnwise.config import Config, parse_config
 from turnwise.train.folder import RunFolder
 from turnwise.train.loop import train
@@ -31,8 +31,8 @@ def of_server(url: str, folder: Path, name: str, *more: dict[str, Any], **engine
 
 
 def numbers(folder: RunFolder) -> list[dict[str, float]]:
-    """The metrics of a run without times."""
-    kept = [{k: v for k, v in line.items() if not k.startswith("time/")} for line in folder.metrics()]
+    """The metrics of a run without times and memory."""
+    kept = [{k: v for k, v in line.items() if not k.startswith(("time/", "memory/"))} for line in folder.metrics()]
     return json.loads(json.dumps(kept))
 
 
@@ -56,7 +56,7 @@ def test_a_run_is_taught_and_learns_through_the_server(tmp_path: Path):
     assert all(line["update/grad_norm"] > 0 for line in lines if "update/loss" in line)
 
 
-def test_a_run_that_is_killed_in_an_update_resumes_to_the_bit(tmp_path: Path):
+def test_a_run_that_is_killed_in_an_update_resumes_as_if_it_had_not_been(tmp_path: Path):
     more = merged(TAUGHT, {"run": {"steps": 4}, "update": {"epochs": 2, "kl": 0.01}, "warmstart": {"steps": 4}})
     found = []
     for killed in (False, True):
@@ -81,7 +81,8 @@ def test_a_run_that_is_killed_in_an_update_resumes_to_the_bit(tmp_path: Path):
                 folder = train(config)
             saved = sorted(path.stem for path in (tmp_path / f"served-{killed}").glob("*/weights/*.pt"))
             found.append((numbers(folder), len(saved)))
-    assert found[0][0] == found[1][0]
+    for line, again in zip(found[0][0], found[1][0], strict=True):  # what the server computes together has last bits
+        assert again == pytest.approx(line, abs=1e-4, rel=1e-3)
     assert [line["step"] for line in found[0][0] if "update/loss" in line] == [1, 2, 3, 4]
     assert all(number <= 5 for _, number in found)  # of the first checkpoint, the two that are kept, and the last
 
@@ -131,7 +132,7 @@ def test_losses_of_log_probabilities_work_by_their_gradient(tmp_path: Path, name
 
 
 REFUSED = {
-    "critic_head": r"critic.kind='head' reads their hidden states",
+    "critic_head": r"keeps the weights on a server, and the measure 'value' reads their hidden states",
     "reward_model": r"\[reward_model\] trains a copy of them",
     "hindsight": r"the probabilities of other texts",
     "entropy_rule": r"update.entropy needs another gradient",
@@ -166,7 +167,7 @@ def test_a_loss_that_the_server_lacks_is_named(tmp_path: Path):
         served.watch = lambda name, request: (
             lacking(request) if name == "forward_backward" and b'"cispo"' in request.body else None
         )
-        with pytest.raises(EngineFault, match=r"loss 'cispo' .*has importance_sampling.* set engine.loss=gradient"):
+        with pytest.raises(ConfigError, match=r"loss 'cispo' .*has importance_sampling.* set engine.loss=gradient"):
             train(config)
 
 

@@ -41,7 +41,8 @@ def _needs_entropies(columns: Iterable[str]) -> bool:
     while waiting:
         if (column := waiting.pop()) not in found:
             found.add(column)
-            waiting += [name for each in MEASURES.values() if column in each.provides for name in each.needs]
+            if column != "logprob":  # comes with the mean entropy, and reads none
+                waiting += [name for each in MEASURES.values() if column in each.provides for name in each.needs]
     return "entropy_T" in found
 
 

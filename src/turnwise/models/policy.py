@@ -38,6 +38,14 @@ class Policy:
         """Decode token ids to text."""
         return str(self.tokenizer.decode(list(ids)))
 
+    @property
+    def num_words(self) -> int:
+        """Tokens that the model can generate."""
+        if isinstance(self.model, RemoteModel):
+            return len(self.tokenizer)
+        layer: Any = self.model.get_output_embeddings()
+        return layer.weight.shape[0]
+
     def save(self, folder: Path) -> None:
         """Save model and tokenizer in transformers' layout, and the format.
 

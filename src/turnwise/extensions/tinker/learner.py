@@ -5,6 +5,7 @@ has every weight and denominator of ours folded in. With a loss of the server it
 server clips; else where the policy is now, and the server has nothing left to do but to multiply.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from turnwise.base.errors import ConfigError
+from turnwise.base.errors import ConfigError, EngineFault
 from turnwise.base.streams import Stream
 from turnwise.credit.trace import Trace
 from turnwise.extensions.tinker.model import ADAM, Request, TinkerModel, batches, datum, fill, loss_input
@@ -46,6 +47,7 @@ class RewardKL(Stateless):
         return TermLoss(loss, np.ones(step.batch.num_trajectories, dtype=bool))
 
 
+@dataclasses.dataclass
 class TinkerLearner(Learner):
     """Update a run's policy on a server; see `Learner`.
 
@@ -129,7 +131,14 @@ class TinkerLearner(Learner):
                 asked = self._loss_input(model, data, own=part[0] < num_own)
                 requests.append(("forward_backward", {"forward_backward_input": asked}))
                 parts.append(part)
-        *passes, stepped = model.run(*requests, ("optim_step", {"adam_params": adam}))
+        try:
+            *passes, stepped = model.run(*requests, ("optim_step", {"adam_params": adam}))
+        except EngineFault as error:
+            loss = requests[0][1]["forward_backward_input"]["loss_fn"]
+            raise ConfigError(
+                f"an update with the server's loss {loss!r} failed: {error}. Where it lacks this loss, set update.clip "
+                "to one that it has, or set engine.loss=gradient"
+            ) from error
         now_T = np.full_like(at_T, np.nan)
         for part, result in zip(parts, passes, strict=True):
             fill(sequences, part, result, now_T)
