@@ -13,6 +13,7 @@ from turnwise.environments.suites import make_suite
 from turnwise.extensions.gateway.http import Answer, Request
 from turnwise.extensions.tinker.serve import TinkerServer, make_http, refuse
 from turnwise.models.policy import Policy
+from turnwise.train.extension import Context, make_extensions
 from turnwise.train.warmstart import warm_policy
 
 NAME = "stairs"
@@ -27,7 +28,9 @@ def new_policy(config: Config) -> Policy:
     """The policy before any training."""
     before = config.model_copy(update={"warmstart": config.warmstart.model_copy(update={"steps": 0})})
     local = before.model_copy(update={"engine": parse_config({}).engine})
-    return warm_policy(local, make_suite(config.environment))[0]
+    suite = make_suite(config.environment)
+    texts = [text for each in make_extensions(Context(local, suite)) for text in each.texts()]
+    return warm_policy(local, suite, texts=texts)[0]
 
 
 class Serving:

@@ -117,7 +117,7 @@ def features(names: tuple[str, ...]) -> dict[str, Any]:
     [pytest.param(n, id="-".join(n), marks=[pytest.mark.slow] * (i >= QUICK)) for i, n in enumerate(FITTING)],
 )
 def test_parts_that_play_and_teach_work_through_the_server(tmp_path: Path, names: tuple[str, ...]):
-    with serving(recipe(), tmp_path / "served") as served:
+    with serving(recipe(**features(names)), tmp_path / "served") as served:
         folder = train(of_server(served.url, tmp_path, "run", features(names)))
     assert [line["step"] for line in folder.metrics() if "rollout/success" in line] == [1, 2]
 
@@ -163,7 +163,9 @@ def test_a_temperature_that_the_server_does_not_train_at_is_refused(tmp_path: Pa
 def test_a_loss_that_the_server_lacks_is_named(tmp_path: Path):
     """The server's own words say which it has."""
     with serving(recipe(), tmp_path / "served") as served:
-        config = of_server(served.url, tmp_path, "run", TAUGHT, {"warmstart": {"steps": 0}, "update": {"clip": "cispo"}})
+        config = of_server(
+            served.url, tmp_path, "run", TAUGHT, {"warmstart": {"steps": 0}, "update": {"clip": "cispo"}}
+        )
         served.watch = lambda name, request: (
             lacking(request) if name == "forward_backward" and b'"cispo"' in request.body else None
         )

@@ -35,6 +35,7 @@ def _serve(options: argparse.Namespace) -> int:
     quiet()
     from turnwise.environments.suites import make_suite
     from turnwise.models.pretrained import pretrained_policy
+    from turnwise.train.extension import Context, make_extensions
     from turnwise.train.resume import use_device
     from turnwise.train.warmstart import warm_policy
 
@@ -43,7 +44,9 @@ def _serve(options: argparse.Namespace) -> int:
     overrides = [*named, "warmstart.steps=0", "warmstart.dagger_rounds=0", *options.overrides]
     config = load_config(Path(options.model) if recipe else None, overrides)
     if recipe:
-        policy, _ = warm_policy(config, make_suite(config.environment))
+        suite = make_suite(config.environment)
+        texts = [text for each in make_extensions(Context(config, suite)) for text in each.texts()]
+        policy, _ = warm_policy(config, suite, texts=texts)
     else:
         policy = pretrained_policy(config.model, config.prompt, seed=config.run.seed)
     policy.model.to(use_device(config.run))  # pyright: ignore[reportArgumentType]

@@ -227,7 +227,9 @@ class RidgeCriticConfig(CriticConfig, kind="ridge"):
 
     def parts(self) -> Iterator[Part]:
         """Return what the critic needs; see `turnwise.base.facets`."""
-        yield Part(f"critic.kind={self.kind!r}", needs={Facet.HERE: "reads their hidden states"}, mend="set critic=false")
+        yield Part(
+            f"critic.kind={self.kind!r}", needs={Facet.HERE: "reads their hidden states"}, mend="set critic=false"
+        )
         if self.peers:
             alone = {Facet.SINGLE: "reads the returns of others in the group, which tell those of a match's players"}
             yield Part("critic.peers=true", needs=alone, mend="set critic.peers=false and critic.visits=false")

@@ -140,7 +140,11 @@ class UpdateConfig(Section):
             yield Part(f"update.{name}", needs={Facet.LOSS: "changes it"})
         if self.tokens is not None:
             yield Part("update.tokens", needs={Facet.ENTROPY: "may read them"})
-        of_weights = {"entropy_bonus": self.entropy_bonus, "entropy": self.entropy, "clip_correction": self.clip_correction}
+        of_weights = {
+            "entropy_bonus": self.entropy_bonus,
+            "entropy": self.entropy,
+            "clip_correction": self.clip_correction,
+        }
         for name in (name for name, given in of_weights.items() if given):
             yield Part(f"update.{name}", needs={Facet.HERE: "needs another gradient than that of log-probabilities"})
 

@@ -120,10 +120,7 @@ class TinkerServer:
             case ["session_heartbeat"]:
                 return {"type": "session_heartbeat"}
             case ["create_sampling_session"]:
-                path, base = asked.get("model_path"), asked.get("base_model")
-                if path is None and base != self.name:
-                    raise EngineFault(f"there is no model {base!r}; this server has {self.name!r}")
-                session = self._open(None if path is None else self._file(path))
+                session = self._open(self._weights_of(asked))
                 return {"type": "create_sampling_session", "sampling_session_id": session}
             case ["samplers", session]:
                 return {"sampler_id": session, "base_model": self.name}
@@ -185,8 +182,7 @@ class TinkerServer:
             return await asyncio.to_thread(functools.partial(work, trained, *given, **options))
 
     async def _create(self, model_id: str, asked: Any) -> Any:
-        if asked["base_model"] != self.name:
-            raise EngineFault(f"there is no model {asked['base_model']!r}; this server has {self.name!r}")
+        self._check_name(asked["base_model"])
         wanted = asked.get("lora_config") or {}
         rank = 0 if self.full else int(wanted.get("rank", 32))
         trained = await asyncio.to_thread(Trained, self.base, rank, int(wanted.get("seed") or 0))
@@ -231,8 +227,20 @@ class TinkerServer:
         return {"type": "unload_model", "model_id": model_id}
 
     async def _sample(self, session: str, asked: Any) -> Any:
-        path = asked.get("model_path")
-        return await self.samplers.sample(self._sessions[session] if session else path and self._file(path), asked)
+        if session:
+            return await self.samplers.sample(self._sessions[session], asked)
+        return await self.samplers.sample(self._weights_of(asked), asked)
+
+    def _weights_of(self, asked: Mapping[str, Any]) -> Path | None:
+        """Return the file of the weights that are asked for by path; None: the base model is asked for by name."""
+        if path := asked.get("model_path"):
+            return self._file(path)
+        self._check_name(asked.get("base_model"))
+        return None
+
+    def _check_name(self, name: str | None) -> None:
+        if name != self.name:
+            raise EngineFault(f"there is no model {name!r}; this server has {self.name!r}")
 
     def _open(self, weights: Path | None) -> str:
         session = f"sampling-{uuid.uuid4().hex[:12]}"

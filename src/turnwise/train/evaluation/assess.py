@@ -61,7 +61,12 @@ def assess(
         max_tokens: Padded tokens per micro-batch.
     """
     policy = models.policy.policy
-    if not isinstance(suite, Assessed) or isinstance(policy.model, RemoteModel) or policy.format.think or policy.format.plan:
+    if (
+        not isinstance(suite, Assessed)
+        or isinstance(policy.model, RemoteModel)
+        or policy.format.think
+        or policy.format.plan
+    ):
         return {}
     moments = [Moment(*each) for each in suite.situations()]
     if not moments:
