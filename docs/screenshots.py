@@ -14,7 +14,7 @@ from PIL import Image
 from playwright.sync_api import Page, ViewportSize, sync_playwright
 
 from turnwise.base.figures import DARK, LIGHT, save
-from turnwise.credit.methods import COMPARED
+from turnwise.credit.compared import COMPARED
 from turnwise.lab.report.write import write_report
 from turnwise.train.figure import run_figure
 from turnwise.train.folder import RunFolder

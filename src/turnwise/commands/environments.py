@@ -4,14 +4,15 @@ import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from turnwise.base.errors import ConfigError
+from turnwise.base.recipes import shipped_recipes
 from turnwise.base.terminal import say
 from turnwise.commands.common import count
-from turnwise.config import load_config
-from turnwise.config.recipes import shipped_recipes
-from turnwise.environments.settings import EnvironmentConfig
+
+if TYPE_CHECKING:
+    from turnwise.environments.settings import EnvironmentConfig
 
 
 def add(commands: Any) -> None:
@@ -30,8 +31,10 @@ def add(commands: Any) -> None:
     serve.add_argument("--sessions", type=count, default=256, help="parallel environments; default: 256")
 
 
-def environment_config(name: str, overrides: Sequence[str]) -> EnvironmentConfig:
+def environment_config(name: str, overrides: Sequence[str]) -> "EnvironmentConfig":
     """Load the settings of an environment: by its name, or those of a recipe."""
+    from turnwise.config import load_config
+
     if Path(name).suffix == ".toml" or name in shipped_recipes():
         return load_config(Path(name), overrides).environment
     return load_config(None, [f"environment.name={name}", *overrides]).environment
@@ -63,6 +66,7 @@ def _tamper(options: argparse.Namespace) -> int:
 def _serve(options: argparse.Namespace) -> int:
     from turnwise.environments.serve import serve
 
+    options.signs_of_life.close()
     config = environment_config(options.name, options.overrides)
     serve(config, host=options.host, port=options.port, sessions=options.sessions)
     return 0
