@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -10,9 +11,11 @@ from jaxtyping import Float
 
 from turnwise.base.checksums import check_table
 from turnwise.base.errors import DamagedError
-from turnwise.lab.diagnostics.values import Truth
 from turnwise.rollout.record import write_table
 from turnwise.rollout.trajectory import Trajectory
+
+if TYPE_CHECKING:
+    from turnwise.lab.diagnostics.values import Truth
 
 NAME = "fidelity-responses.parquet"
 """Name of the file, in the folder of analyses of a run."""
@@ -21,7 +24,7 @@ CREDIT = "as:"
 
 
 def responses_table(
-    trajectories: Sequence[Trajectory], credit: Mapping[str, Float[np.ndarray, " R"]], truth: Truth, step: int
+    trajectories: Sequence[Trajectory], credit: Mapping[str, Float[np.ndarray, " R"]], truth: "Truth", step: int
 ) -> pa.Table:
     """Build a table with one row per response: what was said, A* with its standard error, and each method's advantage.
 
