@@ -1,9 +1,12 @@
 """What commands do and print."""
 
 import json
+import re
 import subprocess
 import sys
 import time
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -148,6 +151,41 @@ def test_bars_of_libraries_are_off_in_a_log(monkeypatch):
     code = "from turnwise.commands.common import quiet; quiet(); from tqdm.auto import tqdm; list(tqdm(range(9)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr == ""
+
+
+LOG = [
+    {
+        "task": "add",
+        "reward": float(right),
+        "messages": [{"role": "user", "content": "1 + 1?"}, {"role": "assistant", "content": right}],
+    }
+    for right in "01"
+]
+WITHOUT = """import sys, importlib.abc
+class Lacking(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, *_):
+        if name.partition(".")[0] in {lacking!r}: raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Lacking())
+from turnwise.commands.cli import main
+for arguments in {commands!r}:
+    assert main(arguments) == {code}, arguments"""
+
+
+def test_logs_are_read_credited_and_shown_without_torch(tmp_path):
+    (tmp_path / "log.jsonl").write_text("\n".join(map(json.dumps, LOG)))
+    commands = [["import", "log.jsonl"], ["recredit", "runs/log", "--method", "gigpo"], ["report", "runs/log"]]
+    extras = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    name = re.compile(r"[\w.-]+")
+    logs, train = ({name.match(one)[0] for one in extras[extra]} for extra in ("logs", "train"))
+    assert logs < train
+    code = WITHOUT.format(lacking=sorted(train - logs), commands=commands, code=0)
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True)
+    assert (tmp_path / "runs" / "log" / "report" / "index.html").exists()
+    code = WITHOUT.format(lacking=["pyarrow"], commands=commands[2:], code=2)
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True, text=True)
+    assert done.stderr == "turnwise: pyarrow is not installed; pip install 'turnwise-rl[logs]'\n"
 
 
 def test_options_of_methods_are_checked_without_run_time_types(here):

@@ -79,6 +79,8 @@ OF_TRAINING = (
     "scipy",
 )
 """Packages of the extra `train`."""
+OF_LOGS = ("pyarrow", "rich")
+"""Packages of the extra `logs`."""
 COMMANDS = (
     demo,
     play,
@@ -155,7 +157,8 @@ def _main(arguments: Sequence[str] | None) -> int:
     except ModuleNotFoundError as error:
         if error.name not in OF_TRAINING:
             raise
-        say(f"turnwise: {error.name} is not installed; {install('train')}", file=sys.stderr)
+        extra = "logs" if error.name in OF_LOGS and options.command in ("import", "recredit", "report") else "train"
+        say(f"turnwise: {error.name} is not installed; {install(extra)}", file=sys.stderr)
         return 2
     except Exception as error:  # libraries have types of their own for a full disk
         return _told_of_disk(error, options)

@@ -112,7 +112,7 @@ def _audit(options: argparse.Namespace) -> int:
         "return after it minus that of other actions which the policy drew; intervals are 95 %, groups resampled."
     )
     page = [head, [("effects", ""), *effects_table(made)], audit_table(made), verdict(made), *lacking_lines(found)]
-    print_page(page, markdown=options.markdown)
+    print_page(page, markdown=options.markdown, wide=options.wide)
     out = options.out or folder.path / "analyses"
     path = write(out, "audit", ["# audit", *page], audit_figure(made))
     write_json(out / "audit.json", as_json(made))

@@ -55,6 +55,28 @@ def responses_table(
     ).replace_schema_metadata({"step": str(step)})
 
 
+def equal_columns(table: pa.Table) -> list[list[str]]:
+    """List the methods of such a table; those that gave every response the same credit are one entry."""
+    by_credit: dict[bytes, list[str]] = {}
+    for name in (name for name in table.column_names if name.startswith(CREDIT)):
+        credit = table[name].to_numpy().round(6).tobytes()
+        by_credit.setdefault(credit, []).append(name.removeprefix(CREDIT))
+    return list(by_credit.values())
+
+
+def fidelities(table: pa.Table) -> dict[str, float]:
+    """Compute the fidelity of each method of such a table: the cosine to the true advantages, without their noise."""
+    true_R, error_R = (table[name].to_numpy().astype(np.float64) for name in ("true", "error"))
+    known_R = np.isfinite(true_R) & np.isfinite(error_R)
+    square = float((true_R[known_R] ** 2 - error_R[known_R] ** 2).sum())
+    result = {}
+    for name in (name for name in table.column_names if name.startswith(CREDIT)):
+        credit_R = table[name].to_numpy().astype(np.float64)[known_R]
+        size = np.sqrt((credit_R**2).sum() * max(square, 0.0))
+        result[name.removeprefix(CREDIT)] = float((credit_R * true_R[known_R]).sum() / size) if size > 0 else 0.0
+    return result
+
+
 def write_responses(folder: Path, table: pa.Table) -> None:
     """Write the table to a folder of analyses, in place of an older one."""
     write_table(folder / NAME, table)

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from turnwise.base.figures import LIGHT
 from turnwise.lab.diagnostics.fidelity import Fidelities
 from turnwise.lab.diagnostics.fidelity_gradient import PERFECT
-from turnwise.lab.diagnostics.fidelity_record import CREDIT
+from turnwise.lab.diagnostics.fidelity_record import equal_columns
 from turnwise.lab.diagnostics.fidelity_run import FIFTHS, PLAYS_ON, FidelityOfRun
 from turnwise.lab.diagnostics.statistics import Interval
 
@@ -40,12 +40,12 @@ def fidelity_table(found: FidelityOfRun) -> list[tuple[str, ...]]:
 
 def equal_methods(found: FidelityOfRun) -> list[list[str]]:
     """List the methods, best first; those that gave every response the same credit are one entry."""
-    by_credit: dict[bytes, list[str]] = {}
-    for name in found.fidelities.by_method:
-        known = found.responses is not None and f"{CREDIT}{name}" in found.responses.column_names
-        credit = found.responses[f"{CREDIT}{name}"].to_numpy().round(6).tobytes() if known else name.encode()
-        by_credit.setdefault(credit, []).append(name)
-    return sorted(by_credit.values(), key=lambda names: -found.fidelities.by_method[names[0]].value)
+    known = (
+        equal_columns(found.responses)
+        if found.responses is not None
+        else [[name] for name in found.fidelities.by_method]
+    )
+    return sorted(known, key=lambda names: -found.fidelities.by_method[names[0]].value)
 
 
 def _both(fidelities: Fidelities | None, name: str) -> tuple[str, str]:
