@@ -125,7 +125,7 @@ def test_every_chart_is_drawn_without_scrolling(opened):
 
 
 CUT = """() => {
-  const labels = 'h1, h2, h3, label, button:not(.cell), legend, summary, nav a, th, dt, figcaption *, .badge,'
+  const labels = 'h1, h2, h3, label, button:not(.cell), summary, nav a, th, dt, figcaption *, .badge,'
     + ' .choice span, .tabulator-col-title, .group-head p, .row-head *, .answers *, .origin, .sum';
   const scrolled = '.rollouts:not(.compact), .compared, .tabulator .tabulator-header';
   return [...document.querySelectorAll(labels)].filter((one) => one.checkVisibility() && one.textContent.trim())

@@ -398,7 +398,7 @@
       p: () => otherGroup(-1),
       Enter: () => card(trajectory, turn)?.classList.toggle("whole"),
     };
-    if (!actions[event.key] || event.target.closest("a, select, button")) return;
+    if (!actions[event.key] || event.target.closest("a, select, button:not(.cell)")) return;
     actions[event.key]();
     event.preventDefault();
   }
