@@ -20,6 +20,9 @@ def add(commands: Any) -> None:
     check = commands.add_parser("check-env", help="test an environment and report its problems")
     check.add_argument("--tamper", action="store_true", help="attack it as an agent could, and report what succeeds")
     check.add_argument("--json", action="store_true", help="with --tamper: print the result as JSON")
+    check.add_argument(
+        "--answer", action="append", default=[], metavar="TEXT", help="a response that it takes, to play too; repeat it"
+    )
     check.set_defaults(run=_check)
     serve = commands.add_parser("serve-env", help="serve an environment over OpenEnv's protocol")
     serve.set_defaults(run=_serve)
@@ -48,8 +51,8 @@ def _check(options: argparse.Namespace) -> int:
     from turnwise.environments.check import report
     from turnwise.environments.check_apart import check_apart
 
-    checked = check_apart(environment_config(options.name, options.overrides))
-    say(report(options.name, checked.problems))
+    checked = check_apart(environment_config(options.name, options.overrides), options.answer)
+    say(report(options.name, checked.problems, checked.missed))
     if checked.has_words is False:
         say("note: no words(), so that model.name='tiny' cannot play it; language models can")
     return 2 if any(problem.severe for problem in checked.problems) else 0
