@@ -17,9 +17,9 @@ import pytest
 from tests.needs import skip_without
 from tests.promises import assert_printed
 from turnwise.base.errors import ConfigError
+from turnwise.base.recipes import find_recipe
 from turnwise.commands.cli import _parse
 from turnwise.config import load_config
-from turnwise.config.recipes import find_recipe
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
 from turnwise.lab.diagnostics.study import load_study

@@ -18,8 +18,10 @@ from filelock import FileLock
 from rich.console import Console
 from tests.toys import small_config
 
+from turnwise.base import heartbeat
 from turnwise.base.cache import held
 from turnwise.base.errors import ConfigError, RunError
+from turnwise.base.terminal import make_console
 from turnwise.commands.cli import main
 from turnwise.config import load_config
 from turnwise.lab.diagnostics import runner as runner_module
@@ -344,7 +346,8 @@ BAD = {
         STUDY.replace('["toy.toml"]', '["toy.toml", "x/toy.toml"]'),
         "two recipes would share the folder 'toy'",
     ),
-    "what the study says": (STUDY + '"c" = ["run.seed=3"]\n', "'run.seed=3' is set by the study"),
+    "what the study says": (STUDY + '"c" = ["run.seed=3"]\n', "'run.seed=3' is set by the study; remove it, and use"),
+    "threads": (STUDY + '"c" = ["run.threads=1"]\n', "'run.threads=1' is set by the study; remove it: each run has"),
     "one arm twice": (
         STUDY.replace("method=grpo+aem", "method=grpo"),
         "small.toml: 'grpo' and 'grpo + aem' have the same settings on toy.toml; remove one of them",
@@ -414,3 +417,16 @@ def test_a_study_file_of_a_wrong_kind_is_refused(here):
     (here / "small.toml").write_text("recipes = 3")
     with pytest.raises(ConfigError, match="recipes: "):
         load_study(Path("small.toml"))
+
+
+def test_a_log_is_told_what_runs_while_nothing_ends(here, monkeypatch):
+    file = io.StringIO()
+    assert heartbeat.EVERY_S == 30
+    monkeypatch.setattr(heartbeat, "EVERY_S", 0.05)
+    runner = Runner(load_study(Path("small.toml")), 1, make_console(file))
+    monkeypatch.setattr(runner, "_reap", lambda: time.sleep(0.5) or runner.pending.clear() or runner.running.clear())
+    monkeypatch.setattr("turnwise.lab.diagnostics.runner.start", lambda job: None)
+    runner.run()
+    lines = file.getvalue().splitlines()
+    assert lines
+    assert set(lines) == {"0/4  running: grpo, seed 0 (warm start)"}

@@ -11,8 +11,8 @@ import pytest
 
 from tests.ideas.run import put
 from tests.ideas.table import IDEAS
+from turnwise.base.recipes import shipped_recipes
 from turnwise.base.register import ENTROPY_RULES, SELECTORS, TOKEN_RULES
-from turnwise.config.recipes import shipped_recipes
 from turnwise.extensions.branching.growth import RULES
 from turnwise.extensions.demonstrations.settings import DemonstrationsConfig
 from turnwise.extensions.preference.settings import PreferenceConfig

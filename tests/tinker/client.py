@@ -9,6 +9,7 @@ import warnings
 from typing import Any
 
 import numpy as np
+
 import tinker
 from tinker import types
 

@@ -16,12 +16,12 @@ from turnwise.engines.base import Sampling
 from turnwise.engines.local import LocalEngine
 from turnwise.extensions.tinker.learner import TinkerLearner
 from turnwise.extensions.tinker.model import TinkerModel
+from turnwise.measures.base import Played
 from turnwise.measures.plan import plan_measures
 from turnwise.objective.build import make_objective
 from turnwise.objective.gradient import Budget
 from turnwise.objective.scorer import Scorer
 from turnwise.objective.tokens import Sequences
-from turnwise.measures.base import Played
 from turnwise.rollout.trajectory import Trajectory, Turn
 from turnwise.train.parts import make_optimizer
 from turnwise.train.update import Learner, Measured

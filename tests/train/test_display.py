@@ -236,6 +236,7 @@ def test_the_end_has_a_table_of_evaluations_and_says_when_there_was_no_signal(tm
     assert ["step", "success", "95 % interval", "turns", "invalid", "episodes"] in rows
     assert ["0", "0.500", "0.400 to 0.600", "6.0", "0.100", "64"] in rows
     assert ("did not differ in any of 2 steps" in told) == (signals == (0.0, 0.0))
+    assert ("no signal in 1 of 2 steps" in told) == (signals == (0.0, 0.5))
     assert told.endswith(f"figure: {folder.figure}\n")
     assert folder.figure.exists()
 

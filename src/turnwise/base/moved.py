@@ -25,6 +25,7 @@ FORMER = {
 RENAMED = {
     "objective.rejection": "extensions.preference.rejection",
     "rollout.blocking": "base.blocking",
+    "config.recipes": "base.recipes",
     "rollout.engine": "engines.base",
     "environments.adapters.tool_calls": "environments.tool_calls",
     "rollout.environments": "environments.hosts",

@@ -18,7 +18,7 @@ from turnwise.commands.common import (
     refuse_written,
     say_written,
 )
-from turnwise.credit.methods import COMPARED
+from turnwise.credit.compared import COMPARED
 
 
 def add(commands: Any) -> None:
@@ -107,7 +107,7 @@ def _noise(options: argparse.Namespace) -> int:
             on_turn=display.turn,
             on_trajectory=lambda done, total: display.count("gradients", done, total),
         )
-    print_table(noise_table(found, config.rollout.groups), markdown=options.markdown)
+    print_table(noise_table(found, config.rollout.groups), markdown=options.markdown, wide=options.wide)
     return 0
 
 
@@ -160,6 +160,6 @@ def _written(options: argparse.Namespace, run: Path | None, stem: str, head: str
 
     folder = options.out or (run and run / "analyses")
     written = folder and write(folder, stem, [f"# {stem}", head, table], figure)
-    print_table(table, title=head, markdown=options.markdown)
+    print_table(table, title=head, markdown=options.markdown, wide=options.wide)
     say_written(written)
     return 0

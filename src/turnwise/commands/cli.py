@@ -37,8 +37,8 @@ import importlib.util
 import os
 import platform
 import sys
+import time
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NoReturn
 
 from turnwise.base.errors import DISTRIBUTION, TurnwiseError, did_you_mean, install, one_line
@@ -66,7 +66,7 @@ from turnwise.commands import (
     train,
     verl,
 )
-from turnwise.commands.common import INTERRUPTED, notes_on_former_words
+from turnwise.commands.common import INTERRUPTED, at_work, notes_on_former_words
 
 OF_TRAINING = (
     "torch",
@@ -81,6 +81,8 @@ OF_TRAINING = (
     "scipy",
 )
 """Packages of the extra `train`."""
+OF_LOGS = ("pyarrow", "rich")
+"""Packages of the extra `logs`."""
 COMMANDS = (
     demo,
     play,
@@ -135,7 +137,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _main(arguments: Sequence[str] | None) -> int:
     options = _parse(arguments)
     try:
-        with stoppable() as options.stop, notes_on_former_words():
+        begun, life = time.monotonic(), contextlib.ExitStack()
+        with stoppable() as options.stop, notes_on_former_words(), life:
+            options.signs_of_life = life  # a server closes it: it has nothing to wait for
+            life.enter_context(at_work(lambda: f"{options.command} goes on, {time.monotonic() - begun:.0f} s so far"))
             return options.run(options)
     except TurnwiseError as error:
         say(f"turnwise: {error}", file=sys.stderr)
@@ -155,7 +160,8 @@ def _main(arguments: Sequence[str] | None) -> int:
     except ModuleNotFoundError as error:
         if error.name not in OF_TRAINING:
             raise
-        say(f"turnwise: {error.name} is not installed; {install('train')}", file=sys.stderr)
+        extra = "logs" if error.name in OF_LOGS and options.command in ("import", "recredit", "report") else "train"
+        say(f"turnwise: {error.name} is not installed; {install(extra)}", file=sys.stderr)
         return 2
     except Exception as error:  # libraries have types of their own for a full disk
         return _told_of_disk(error, options)
@@ -214,7 +220,7 @@ def _with_baseline(arguments: Sequence[str]) -> list[str]:
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser("turnwise", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--version", action=_Version, nargs=0, help="print the versions of turnwise, Python and torch")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
     for module in COMMANDS:
         module.add(commands)
     return parser
@@ -222,6 +228,8 @@ def _parser() -> argparse.ArgumentParser:
 
 class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        from importlib.metadata import PackageNotFoundError, version  # takes longer than the rest of the command line
+
         torch = [f"torch {version('torch')}"] if importlib.util.find_spec("torch") else []  # to import it takes seconds
         say(", ".join([f"turnwise {__version__}", f"Python {platform.python_version()}", *torch]))
         with contextlib.suppress(PackageNotFoundError):

@@ -16,7 +16,7 @@ from turnwise.commands.common import (
     refuse_written,
     say_written,
 )
-from turnwise.credit.methods import COMPARED
+from turnwise.credit.compared import COMPARED
 
 
 def add(kinds: Any) -> None:
@@ -127,7 +127,7 @@ def _audit(options: argparse.Namespace) -> int:
         "return after it minus that of other actions which the policy drew; intervals are 95 %, groups resampled."
     )
     page = [head, [("effects", ""), *effects_table(made)], audit_table(made), verdict(made), *lacking_lines(found)]
-    print_page(page, markdown=options.markdown)
+    print_page(page, markdown=options.markdown, wide=options.wide)
     out = options.out or folder.path / "analyses"
     path = write(out, "audit", ["# audit", *page], audit_figure(made))
     write_json(out / "audit.json", as_json(made))
@@ -154,13 +154,14 @@ def _fidelity(options: argparse.Namespace) -> int:
     whose = f"{options.log} and step" if options.log else "Step"
     head = (
         f"{whose} {found.step} of {folder.path}: {found.histories} histories of {found.groups} groups, "
-        f"{found.continuations} continuations each, success {found.success:.2f}. Fidelity is the cosine between "
-        "advantages and true advantages, 95 % over groups; 1 is perfect credit. Entropy drift above 0: the credit "
-        "raises entropy, to first order. Neither is learning."
+        f"{found.continuations} continuations each, success {found.success:.2f}. "
+        "Fidelity is the cosine between advantages and true advantages, 95 % over groups; 1 is perfect credit, and "
+        "needed are so many times its responses. Entropy drift above 0: the credit raises entropy, to first order. "
+        "Neither is learning."
     )
     page = [head, fidelity_table(found), *critics_lines(found), importance_table(found), verdict(found)]
     page += lacking_lines(found)
-    print_page(page, markdown=options.markdown)
+    print_page(page, markdown=options.markdown, wide=options.wide)
     out = options.out or folder.path / "analyses"
     path = write(out, "fidelity", ["# fidelity", *page], fidelity_figure(found))
     write_json(out / "fidelity.json", as_json(found))

@@ -1,7 +1,6 @@
 """Define `turnwise gateway`."""
 
 import argparse
-import asyncio
 import os
 import signal
 import sys
@@ -34,6 +33,8 @@ def add(commands: Any) -> None:
 
 def _gateway(options: argparse.Namespace) -> int:
     quiet()
+    import asyncio
+
     from turnwise.engines.build import make_engine
     from turnwise.engines.models import Models, NamedModel
     from turnwise.rollout.collectors import make_sampling
@@ -91,6 +92,7 @@ async def _serve(models: Any, sampling: Any, options: argparse.Namespace, config
         if options.out is not None:
             told = {"recorded": str(options.policy)}
             recorded = RecordedRun(options.out, config, told)  # not earlier: a port that is taken leaves no folder
+        options.signs_of_life.close()
         said = f"{options.policy} at {address}/s/NAME/v1, one NAME per trajectory; Ctrl-C ends it"
         say(said, file=sys.stderr, flush=True)
         if token and not os.environ.get(TOKEN_VARIABLE):

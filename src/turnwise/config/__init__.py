@@ -15,12 +15,12 @@ import pydantic
 
 from turnwise.base.errors import ConfigError, FormerWarning
 from turnwise.base.facets import Facet, Part, broken, refuse_conflicts
+from turnwise.base.recipes import find_recipe, read_recipe
 from turnwise.base.register import EXTENSIONS
 from turnwise.base.section import Section, extensible
 from turnwise.config.methods import measure_parts, method_parts
 from turnwise.config.mistakes import explain
 from turnwise.config.overrides import apply
-from turnwise.config.recipes import find_recipe, read_recipe
 from turnwise.config.sections import (
     CheckpointConfig,
     EvaluateConfig,

@@ -223,6 +223,7 @@ class SuiteEnvironments:
 
 def _check_call(config: EnvironmentConfig, factory: Callable[..., Any], *, is_suite: bool) -> None:
     """Raise if a user's factory cannot be called: a suite with the configuration, others with a seed."""
+    _refuse_foreign(config.name, factory)
     try:
         inspect.signature(factory).bind(config if is_suite else 0, **config.options)
     except TypeError as error:
@@ -239,6 +240,26 @@ def _check_call(config: EnvironmentConfig, factory: Callable[..., Any], *, is_su
             f"{config.name!r} {what} and the options, as ({given}), but {error}; write "
             f"def __init__(self, {form}, *, <options>)"
         ) from None
+
+
+def _refuse_foreign(name: str, factory: Callable[..., Any]) -> None:
+    """Raise if a class is an environment of another library, and say how to use it here."""
+    ours = hasattr(factory, "start") or hasattr(factory, "tasks")
+    if ours or not inspect.isclass(factory) or not hasattr(factory, "reset"):
+        return
+    if any(base.__module__.partition(".")[0] in ("gymnasium", "gym") for base in factory.__mro__):
+        module, _, attribute = name.partition(":")
+        raise ConfigError(
+            f"{name!r} is an environment of gymnasium; register it in {module} by "
+            f"gymnasium.register(id='{attribute}-v0', entry_point={name!r}), and set environment.name=gymnasium "
+            f"environment.options.id={module}:{attribute}-v0"
+        )
+    if not hasattr(factory, "step"):
+        raise ConfigError(
+            f"{name!r} has reset() and tools, as TRL's environment_factory wants them; here start() returns the first "
+            "observation and step(response) -> Step gets the whole response: call the tool that it names, and return "
+            "what the tool returns as the observation"
+        )
 
 
 def _check_options(config: EnvironmentConfig, *functions: Callable[..., Any], kinds: Kinds) -> None:

@@ -3,7 +3,7 @@
 import inspect
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from turnwise.base.errors import ConfigError
 from turnwise.base.imports import import_callable
@@ -12,13 +12,15 @@ from turnwise.credit.options import check_names, unknown
 from turnwise.engines.base import Sampling
 from turnwise.environments.base import Task
 from turnwise.environments.hosts import Environments
-from turnwise.models.policy import Policy
 from turnwise.rollout.collect import play
 from turnwise.rollout.gate import OwnConversations, OwnEnvironments
 from turnwise.rollout.groups import Batch, Collector, Group
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.starts import Start
 from turnwise.rollout.trajectory import Trajectory
+
+if TYPE_CHECKING:
+    from turnwise.models.policy import Policy
 
 
 class Independent:
@@ -102,7 +104,9 @@ class Independent:
         return await play(starts=starts, fmt=policy.format, **how | more)
 
 
-def make_sampling(settings: RolloutConfig, policy: Policy, *, seed: int, temperature: float | None = None) -> Sampling:
+def make_sampling(
+    settings: RolloutConfig, policy: "Policy", *, seed: int, temperature: float | None = None
+) -> Sampling:
     """Make the sampling settings of a run; a given temperature sets top_p to 1."""
     return Sampling(
         max_new_tokens=settings.max_new_tokens,

@@ -91,8 +91,5 @@ METHODS: dict[str, Callable[..., Transform]] = {
 }
 """Constructors by name. An option without a published value has no default; `turnwise.trial` builds any method."""
 
-COMPARED = ("grpo", "grpo+aem", "gigpo", "gigpo+aem", "dr_grpo", "rloo", "hgpo", "empg")
-"""Methods that a report compares unless told others; an analysis that takes longer compares the first two or three."""
-
 if not TYPE_CHECKING:  # a type checker reads the imports
     __all__ = ["METHODS", *METHODS]

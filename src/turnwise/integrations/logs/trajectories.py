@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from turnwise.base.errors import DataError
 from turnwise.environments.plain import sound_text
@@ -12,11 +12,10 @@ from turnwise.extensions.gateway.outcome import Outcome
 from turnwise.extensions.gateway.prompter import Prompter
 from turnwise.integrations.logs.logged import Logged, Response, continues
 from turnwise.integrations.logs.messages import text_of
-from turnwise.models.policy import Policy
-from turnwise.objective.gradient import Budget
-from turnwise.objective.scorer import Scorer
-from turnwise.objective.tokens import Sequences
 from turnwise.rollout.trajectory import Trajectory, Turn
+
+if TYPE_CHECKING:
+    from turnwise.models.policy import Policy
 
 NAME_CHARS = 80
 """Longest name of a task that is made from its prompt (characters)."""
@@ -107,7 +106,7 @@ def sound(value: Any) -> Any:
     return value
 
 
-def score(logged: Sequence[Logged], trajectories: Sequence[Trajectory], policy: Policy, settings: Any) -> None:
+def score(logged: Sequence[Logged], trajectories: Sequence[Trajectory], policy: "Policy", settings: Any) -> None:
     """Fill in token ids, log-probabilities and entropies under a model, as if it had given the responses.
 
     Args:
@@ -119,6 +118,10 @@ def score(logged: Sequence[Logged], trajectories: Sequence[Trajectory], policy: 
     Raises:
         DataError: A conversation is too long for the model, or its chat template refuses it.
     """
+    from turnwise.objective.gradient import Budget
+    from turnwise.objective.scorer import Scorer
+    from turnwise.objective.tokens import Sequences
+
     prompter = Prompter(policy.format)
     for told, trajectory in zip(logged, trajectories, strict=True):
         _encode(told, trajectory, prompter, policy)
@@ -132,7 +135,7 @@ def score(logged: Sequence[Logged], trajectories: Sequence[Trajectory], policy: 
         turn.behavior_logprobs, turn.behavior_entropies = logprob_T[begin:end].tolist(), entropy_T[begin:end].tolist()
 
 
-def _encode(logged: Logged, trajectory: Trajectory, prompter: Prompter, policy: Policy) -> None:
+def _encode(logged: Logged, trajectory: Trajectory, prompter: Prompter, policy: "Policy") -> None:
     """Fill in the tokens that the policy reads; those of the log are kept where its prompt is what the policy reads."""
     fmt, whole, own = policy.format, list[int](), dict[int, list[int]]()
     for index, (response, turn) in enumerate(zip(logged.responses, trajectory.turns, strict=True)):

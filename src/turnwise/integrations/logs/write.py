@@ -4,7 +4,7 @@ import dataclasses
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from turnwise.base.errors import DataError
 from turnwise.config import parse_config
@@ -15,8 +15,10 @@ from turnwise.integrations.logs.logged import Logged
 from turnwise.integrations.logs.source import NAMED, Source
 from turnwise.integrations.logs.trajectories import in_groups, make_trajectories, score
 from turnwise.integrations.recorded import RecordedRun
-from turnwise.models.policy import Policy
 from turnwise.rollout.trajectory import Trajectory
+
+if TYPE_CHECKING:
+    from turnwise.models.policy import Policy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +31,7 @@ class Scoring:
         settings: Configuration with `model` and `update.max_tokens`.
     """
 
-    policy: Policy
+    policy: "Policy"
     name: str
     settings: Any
 

@@ -19,7 +19,7 @@ from turnwise.base.files import replacing
 from turnwise.credit.batch import Batch
 from turnwise.credit.methods import METHODS
 from turnwise.credit.methods.build import named_method
-from turnwise.credit.methods.names import modifiers, split_at_plus
+from turnwise.credit.methods.names import is_modifier, modifiers, split_at_plus
 from turnwise.credit.transform import Transform
 from turnwise.credit.transforms.modulation import entropy_coefficient
 from turnwise.environments.base import Task
@@ -257,7 +257,8 @@ def _methods(stage: Stage, names: Sequence[str], groups: int) -> tuple[dict[str,
         return {name: _measurable(stage, name, groups) for name in names}, {}
     chosen: dict[str, Transform] = {}
     left_out: dict[str, str] = {}
-    for name in sorted(METHODS, key=lambda name: (name != "grpo", name)):
+    known = [f"grpo+{name}" if is_modifier(name) else name for name in METHODS]
+    for name in sorted(known, key=lambda name: (name != "grpo", name)):
         try:
             method = _measurable(stage, name, groups)
             if plays_on(method):

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from turnwise.base.figures import LIGHT
 from turnwise.lab.diagnostics.fidelity import Fidelities
 from turnwise.lab.diagnostics.fidelity_gradient import PERFECT
+from turnwise.lab.diagnostics.fidelity_record import equal_columns
 from turnwise.lab.diagnostics.fidelity_run import FIFTHS, PLAYS_ON, FidelityOfRun
 from turnwise.lab.diagnostics.statistics import Interval
 
@@ -20,20 +21,31 @@ def fidelity_table(found: FidelityOfRun) -> list[tuple[str, ...]]:
     gradient = found.gradient
     further = ("gradient", f"gradient minus {first}", "transfer", f"transfer minus {first}", "signal of one group")
     rows: list[tuple[str, ...]] = [
-        ("method", "fidelity", f"minus {first}", "responses needed", "entropy drift", *(further if gradient else ()))
+        ("method", "fidelity", f"minus {first}", "needed", "entropy drift", *(further if gradient else ()))
     ]
-    for name, one in sorted(found.fidelities.by_method.items(), key=lambda item: -item[1].value):
-        needed = f"{one.value**-2:.1f} x perfect" if one.low > 0 else "not seen"
+    for names in equal_methods(found):
+        name, one = names[0], found.fidelities.by_method[names[0]]
+        needed = f"{one.value**-2:.1f} x" if one.low > 0 else "not seen"
         drift = found.drift.by_method[name].text(sign=True) if found.drift else "-"
-        row = (name, one.text(), _above(found.fidelities, name), needed, drift)
+        row = (" = ".join(names), one.text(), _above(found.fidelities, name), needed, drift)
         if gradient:
             row = (*row, *_both(gradient.fidelities, name), *_both(gradient.transfer, name))
             row = (*row, gradient.noise[name].share_text())
         rows.append(row)
     if gradient:
-        row = (PERFECT, "1", "-", "1 x perfect", "-", "1", "-", *_both(gradient.transfer, PERFECT))
+        row = (PERFECT, "1", "-", "1 x", "-", "1", "-", *_both(gradient.transfer, PERFECT))
         rows.append((*row, gradient.noise[PERFECT].share_text()))
     return rows
+
+
+def equal_methods(found: FidelityOfRun) -> list[list[str]]:
+    """List the methods, best first; those that gave every response the same credit are one entry."""
+    known = (
+        equal_columns(found.responses)
+        if found.responses is not None
+        else [[name] for name in found.fidelities.by_method]
+    )
+    return sorted(known, key=lambda names: -found.fidelities.by_method[names[0]].value)
 
 
 def _both(fidelities: Fidelities | None, name: str) -> tuple[str, str]:

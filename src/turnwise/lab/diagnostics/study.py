@@ -27,9 +27,9 @@ from typing import Any, Literal
 import pydantic
 
 from turnwise.base.errors import ConfigError, RunError, did_you_mean
+from turnwise.base.recipes import shipped_recipes
 from turnwise.base.section import Section, flattened
 from turnwise.config import Config, load_config
-from turnwise.config.recipes import shipped_recipes
 from turnwise.config.sections import is_one_name
 from turnwise.lab.diagnostics.compare import Comparison, compare
 from turnwise.lab.diagnostics.differences import settings_of
@@ -147,7 +147,12 @@ def load_study(path: Path, overrides: tuple[str, ...] = ()) -> Study:
     told = (*config.settings, *overrides, *(override for arm in config.methods.values() for override in arm))
     if own := next((override for override in told if override.startswith(OWN)), None):
         raise ConfigError(
-            f"{path}: {own!r} is set by the study; use the keys seeds, first_seed and folder (each run has one thread)"
+            f"{path}: {own!r} is set by the study; "
+            + (
+                "remove it: each run has one thread"
+                if own.startswith("run.threads=")
+                else "remove it, and use the keys seeds, first_seed and folder"
+            )
         )
     jobs = list(_jobs(path, config, overrides))
     for job in jobs[: len(config.recipes) * len(config.methods)]:
