@@ -137,7 +137,8 @@ REFUSED = {
     "hindsight": r"the probabilities of other texts",
     "entropy_rule": r"update.entropy needs another gradient",
     "passes": r"update.passes.name='seeupo' makes a pass with them",
-    "token_rule": r"engine.loss='named' takes a loss of the server, and update.tokens changes it; set engine.loss=gradient",
+    "token_rule": r"engine.loss='named' takes a loss of the server, and update.tokens changes it; "
+    r"set engine.loss=gradient",
     "preference": r"set engine.loss=gradient",
     "terms": r"set engine.loss=gradient",
     "aem": r"tells no entropies, and method 'grpo \+ aem' reads them; .* set engine.entropy=sampled, an estimate",

@@ -58,8 +58,8 @@ class TinkerLearner(Learner):
     def __post_init__(self) -> None:
         if self.temperature != 1.0:
             raise ConfigError(
-                f"engine.name='tinker' trains at temperature 1, and rollout.temperature={self.temperature:g} samples at "
-                "another; set it to 1"
+                f"engine.name='tinker' trains at temperature 1, and rollout.temperature={self.temperature:g} samples "
+                "at another; set it to 1"
             )
 
     def update(
