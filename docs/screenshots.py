@@ -1,4 +1,4 @@
-"""Make the pictures of the README and of docs/how-to/report.md from finished runs.
+"""Make the pictures of docs/how-to/report.md from finished runs.
 
 Needs playwright, Pillow and Chromium.
 """
@@ -13,11 +13,8 @@ from typing import Literal
 from PIL import Image
 from playwright.sync_api import Page, ViewportSize, sync_playwright
 
-from turnwise.base.figures import DARK, LIGHT, save
 from turnwise.credit.compared import COMPARED
 from turnwise.lab.report.write import write_report
-from turnwise.train.figure import run_figure
-from turnwise.train.folder import RunFolder
 
 IMAGES = Path(__file__).parent / "images"
 WIDE: ViewportSize = {"width": 1300, "height": 900}
@@ -26,14 +23,11 @@ PATIENCE_MS = 300_000
 
 
 def main() -> None:
-    """Write default-run-light.png and -dark.png of the first run, and report-light.png, -dark.png and -phone.png."""
+    """Write report-light.png, -dark.png and -phone.png."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("--turn", metavar="HASH", help="what to show of the rollouts, such as #run=a&step=40&rollout=3")
     options = parser.parse_args()
-    folder, config = RunFolder.open(options.runs[0])
-    for name, theme in (("light", LIGHT), ("dark", DARK)):
-        save(run_figure(folder.metrics(), config.label, theme), IMAGES / f"default-run-{name}.png")
     shoot_report(options.runs, options.turn)
 
 
