@@ -37,24 +37,27 @@ LORA = ("--enable-lora", "--max-lora-rank", "16", "--max-loras", "2", "--max-mod
 RUNTIME = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True"}
 
 
+def with_base(folder: Path) -> Path:
+    """Write a base model with a chat template, as large as vLLM wants on a CPU."""
+    words, sizes = tokenizer("qwen2_5"), {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 2}
+    torch.manual_seed(0)
+    settings = LlamaConfig(
+        vocab_size=len(words),
+        **sizes,
+        num_hidden_layers=2,
+        max_position_embeddings=256,
+        initializer_range=0.2,
+        eos_token_id=words.eos_token_id,
+        pad_token_id=words.pad_token_id,
+    )
+    LlamaForCausalLM(settings).save_pretrained(folder / "model")
+    words.save_pretrained(folder / "model")
+    return folder
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    folder, words = tmp_path_factory.mktemp("lora"), tokenizer("qwen2_5")
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 2}
-    model = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=len(words),
-            **sizes,
-            max_position_embeddings=256,
-            initializer_range=0.2,
-            eos_token_id=words.eos_token_id,
-            pad_token_id=words.pad_token_id,
-        )
-    )
-    model.save_pretrained(folder / "model")
-    words.save_pretrained(folder / "model")
-    with Server(folder, more=LORA, variables=RUNTIME) as started:
+    with Server(with_base(tmp_path_factory.mktemp("lora")), more=LORA, variables=RUNTIME) as started:
         yield started
 
 
@@ -128,7 +131,7 @@ def test_a_run_with_roles_trains_on_vllm(server, tmp_path):
 
 
 def test_a_server_without_adapters_is_told_its_options(tmp_path):
-    with Server(tmp_path) as plain:
+    with Server(with_base(tmp_path)) as plain:
         settings = ModelConfig(name=str(plain.folder / "model"), train="lora", adapters=ROLES, max_context=64)
         engine = engine_of(plain, pretrained_policy(settings, PromptConfig(), seed=0))
         with pytest.raises(ConfigError, match=r"--enable-lora --max-lora-rank 16"):

@@ -229,8 +229,9 @@ class Session:
         for index, generation in enumerate(generations):
             reply = self._reply(generation, call, keys)
             turns = self.trajectory.turns
-            continues = not index and parent is not None and bool(turns) and turns[-1] is parent.turn
-            continues = continues and parent.turn.extras.get("actor", "") == actor  # a role may have weights of its own
+            last = turns[-1] if turns and not index else None
+            # a role may have weights of its own
+            continues = bool(parent and last and last is parent.turn and last.extras.get("actor", "") == actor)
             turn = Turn(
                 observation=last_message(call.messages),
                 state_key=key,
