@@ -1,6 +1,6 @@
 """Write the reference page of biases: `python -m turnwise.credit.analysis > docs/reference/bias.md`."""
 
-from pathlib import Path
+from importlib.resources import files
 
 from turnwise.base.tables import as_markdown, as_text
 from turnwise.base.terminal import say
@@ -10,7 +10,7 @@ from turnwise.credit.analysis.drift import measure_drift
 from turnwise.credit.analysis.tables import across_problems, drifts, summary
 
 _MARK = "## Drift of entropy"
-GUIDE, _, _DRIFT = (Path(__file__).parent / "guide.txt").read_text(encoding="utf-8").partition(_MARK)
+GUIDE, _, _DRIFT = (files("turnwise.credit.analysis") / "guide.txt").read_text(encoding="utf-8").partition(_MARK)
 
 
 def page() -> str:
