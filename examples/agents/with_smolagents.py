@@ -1,4 +1,4 @@
-"""An agent of the package `smolagents`, as a function that `[harness]` runs:
+"""An agent of the package `smolagents`, as a function that `[harness]` runs.
 
 turnwise train storeroom-agent harness.run=with_smolagents:agent model.max_context=8192
 """

@@ -314,6 +314,7 @@ def test_every_suite_has_a_name():
         "scienceworld",
         "gymnasium",
         "openenv",
+        "mcp",
         "textworld",
         "verifiers",
         "swe",

@@ -1,18 +1,20 @@
 """One adapter per role: the planner's and the worker's weights, optimiser states and credit are their own."""
 
 import asyncio
+import urllib.error
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+
 from tests.gateway.asking import post, user
 from tests.needs import needs
 from tests.rollout.chat_models import chat_model
 from tests.toys import trajectory
-
 from turnwise.base.errors import ConfigError
+from turnwise.commands.cli import main
 from turnwise.config import parse_config
 from turnwise.engines.base import Sampling
 from turnwise.engines.build import make_engine
@@ -48,7 +50,11 @@ class Tasks:
 
 def say(endpoint, text: str, actor: str) -> str:
     messages = [user(text)]
-    answer = post(endpoint, "chat/completions", {"messages": messages}, **{"X-Turnwise-Actor": actor})
+    try:
+        answer = post(endpoint, "chat/completions", {"messages": messages}, **{"X-Turnwise-Actor": actor})
+    except urllib.error.HTTPError as error:
+        with error:
+            raise RuntimeError(error.read()) from None
     return answer["choices"][0]["message"]["content"]
 
 
@@ -100,8 +106,10 @@ def equal(one, other) -> bool:
     return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-def test_each_role_learns_with_credit_of_its_own_and_a_run_resumes(tmp_path):
+def test_each_role_learns_with_credit_of_its_own_and_a_run_resumes(tmp_path, capsys):
     run = train(config(tmp_path / "a", "both"))
+    assert main(["recredit", str(run.path)]) == 2
+    assert "learned from the turns of each role" in capsys.readouterr().err
     for role in ROLES:
         assert not equal(weights(run, 0, role), weights(run, 1, role))
         assert not equal(weights(run, 1, role), weights(run, 2, role))

@@ -126,6 +126,7 @@ def test_the_record_keeps_what_only_the_steps_models_can_tell():
         "subgoal_changed",
         "rank",
         "progress",
+        "rubric",
         "step_reward",
     }
     assert isinstance(longest_word, Measure)

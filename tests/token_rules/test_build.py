@@ -50,7 +50,7 @@ OPEN = {
         ("update.tokens=3", r"update.tokens: .*, got 3"),
         ("update.tokens={weight_min=0.5}", r"update.tokens.name needs a value"),
         ("update.importance=turn", r"update.importance: .*'token', 'response' or 'trajectory'.*, got \"turn\""),
-        ("update.clip=pop", r"update.clip: .*'ppo', 'cispo' or 'none'.*, got \"pop\""),
+        ("update.clip=pop", r"update.clip: .*'ppo', 'keep', 'cispo' or 'none'.*, got \"pop\""),
         ("update.dual_clip=1", r"update.dual_clip: .*greater than 1, got 1"),
         ("update.aggregate=nested", r"update.aggregate: .*'nested-mean'.*, got \"nested\""),
     ],

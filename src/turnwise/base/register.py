@@ -104,7 +104,8 @@ EXTENSIONS: dict[str, Entry] = {
     "rollout.turn_budget": Entry(
         "extensions.turn_budget.settings:TurnBudgetConfig",
         "extensions.turn_budget.extension:Limited",
-        'Limit on turns: {name = "fixed", turns = 6} or {name = "quantile", extend = 2} (docs/how-to/other-ways-to-learn.md).',
+        'Limit on turns: {name = "fixed", turns = 6} or {name = "quantile", extend = 2} '
+        "(docs/how-to/other-ways-to-learn.md).",
     ),
     "rollout.token_temperature": Entry(
         "extensions.token_temperature.settings:TokenTemperatureConfig",
@@ -155,6 +156,7 @@ MEASURES = Register(
         "continued_cuts": "extensions.continuations.measures:continued_cuts",
         "rank": "extensions.judge.measures:rank",
         "progress": "extensions.judge.measures:progress",
+        "rubric": "extensions.judge.measures:rubric",
         "implicit": "extensions.reward_model.measures:implicit",
     }
 )
@@ -190,6 +192,7 @@ ENVIRONMENTS: dict[str, tuple[str, str]] = {
     "gymnasium": ("worlds.adapters.gymnasium:Gymnasium", ""),
     "openenv": ("worlds.adapters.openenv:OpenEnv", ""),
     "verifiers": ("worlds.adapters.verifiers:Verifiers", ""),
+    "mcp": ("worlds.adapters.mcp:Mcp", ""),
     "crossroads": ("worlds.crossroads.suite:Crossroads", "worlds.crossroads.knobs:Knobs"),
     "seats": ("worlds.seats.suite:Seats", ""),
     "helpdesk": ("worlds.helpdesk.suite:Helpdesk", ""),

@@ -62,6 +62,9 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seed", type=natural, default=0, help="seed of tasks, trajectories and continuations; default: 0"
     )
+    parser.add_argument("--log", type=Path, metavar="FILE", help="measure its trajectories; the policy plays on")
+    parser.add_argument("--format", metavar="NAME", help="format of the log; default: found by its content")
+    parser.add_argument("--reward", metavar="NAME", help="key, scorer or evaluation that gives the log's reward")
     add_out(parser, RUNS_OWN)
     add_markdown(parser)
 
@@ -74,6 +77,17 @@ def _measure(options: argparse.Namespace, **further: Any) -> Any:
     from turnwise.train.resume import use_device
 
     quiet()
+    play = None
+    if options.log is not None:
+
+        def play(stage: Any) -> Any:
+            from turnwise.integrations.logs.replayed import log_groups
+
+            suite = stage.suite
+            tasks = {suite.task_name(task): task for task in suite.tasks(config.environment.train_split)}
+            told = {"kind": options.format, "reward": options.reward}
+            return log_groups(options.log, tasks, stage.policy, stage.config, **told)
+
     with ConsoleDisplay() as display:
         return folder, measure_run(
             folder,
@@ -83,6 +97,7 @@ def _measure(options: argparse.Namespace, **further: Any) -> Any:
             continuations=options.continuations,
             seed=options.seed,
             device=use_device(config.run),
+            play=play,
             on_turn=display.turn,
             on_progress=lambda done, total: display.count("histories", done, total),
             on_gradient=lambda done, total: display.count("gradients of groups", done, total),
@@ -136,8 +151,9 @@ def _fidelity(options: argparse.Namespace) -> int:
     )
     from turnwise.lab.diagnostics.show import write
 
+    whose = f"{options.log} and step" if options.log else "Step"
     head = (
-        f"Step {found.step} of {folder.path}: {found.histories} histories of {found.groups} groups, "
+        f"{whose} {found.step} of {folder.path}: {found.histories} histories of {found.groups} groups, "
         f"{found.continuations} continuations each, success {found.success:.2f}. Fidelity is the cosine between "
         "advantages and true advantages, 95 % over groups; 1 is perfect credit. Entropy drift above 0: the credit "
         "raises entropy, to first order. Neither is learning."

@@ -57,6 +57,11 @@ def _recredit(options: argparse.Namespace) -> int:
     from turnwise.measures.plan import plan_measures
     from turnwise.train.credit import make_transform
 
+    if config.model.adapters:
+        raise ConfigError(
+            f"{folder.path} learned from the turns of each role of model.adapters apart, and recredit compares whole "
+            "trajectories; choose a run without roles"
+        )
     foreign = [given for given in options.overrides if not (given.startswith("method.") or is_former(given))]
     if foreign:
         raise ConfigError(

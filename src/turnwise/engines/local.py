@@ -121,9 +121,7 @@ class LocalEngine:
 
     def _copy(self, dtype: torch.dtype, old: PreTrainedModel | None = None) -> PreTrainedModel:
         """Copy the trained model, with operators that are fast on its device."""
-        if self.role:
-            use_adapter(self.trained, self.role)  # the one that is merged
-        return fuse(reorder(frozen_copy(self.trained, dtype, old)))
+        return fuse(reorder(frozen_copy(self.trained, dtype, old, self.role)))
 
     async def generate(self, conversation: int, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
         """Continue a conversation; see `Engine.generate`."""
@@ -200,13 +198,9 @@ class LocalEngine:
             self._release()
             cause = str(error) if isinstance(error, EngineFault) else f"{type(error).__name__}: {error}"
             kind = EngineFault
-            if out_of_memory(
-                error
-            ):  # what has ended by now is what is short: to learn from that alone would be another task
-                kind, cause = (
-                    EngineLost,
-                    f"out of memory in the rollout ({cause[:120]}); hold fewer conversations with engine.max_rows=N",
-                )
+            if out_of_memory(error):  # to learn from what has ended by now, the short ones, would be another task
+                kind = EngineLost
+                cause = f"out of memory in the rollout ({cause[:120]}); hold fewer conversations with engine.max_rows=N"
             for request in lost:
                 request.fail(kind(cause), error)
 
@@ -271,9 +265,7 @@ class LocalEngine:
             soon[row] = self._start[row] = len(request.prompt)
             self._ids[row, : len(request.prompt)] = request.prompt
             self._begun[row], self._most[row] = request.sampling.begun, request.sampling.max_new_tokens
-            alike = dataclasses.replace(
-                request.sampling, begun=0, max_new_tokens=0, draws=None, actor=""
-            )  # drawn together
+            alike = dataclasses.replace(request.sampling, begun=0, max_new_tokens=0, draws=None, actor="")
             if alike not in self._samplings:
                 self._samplings.append(alike)
             self._sampling[row] = self._samplings.index(alike)

@@ -89,6 +89,9 @@ class ServerEngineConfig(EngineConfig, kind="server"):
     """Time for which a failed request is retried (seconds); then the run ends, and can be resumed."""
     sync_folder: Path | None = None
     """Folder for new weights that trainer and server both see under this path. Default: a temporary folder."""
+    max_difference: float = pydantic.Field(default=0.1, gt=0)
+    """Largest mean difference of log-probabilities between server and trainer (nats per token), with which a server is
+    seen to use the adapters that it was given. Only where it gets adapters, which it does with --enable-lora."""
 
     def check(self) -> None:
         """Raise a ConfigError if the server does not answer."""

@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from turnwise.base.errors import ConfigError, DataError
-from turnwise.models.adapters import base_of_roles, load_roles, roles_of, save_adapters
+from turnwise.models.adapters import base_of_roles, load_roles, roles_of, save_adapters, use_adapter
 from turnwise.models.format import Format
 from turnwise.models.settings import ModelConfig
 
@@ -168,14 +168,19 @@ def slow_precision_note(precision: str, device: torch.device) -> str:
     return f"model.precision='bf16' is slow on this {device.type}, which has no bfloat16 instructions; set it to auto"
 
 
-def frozen_copy(model: PreTrainedModel, dtype: torch.dtype, old: PreTrainedModel | None = None) -> PreTrainedModel:
+def frozen_copy(
+    model: PreTrainedModel, dtype: torch.dtype, old: PreTrainedModel | None = None, role: str | None = None
+) -> PreTrainedModel:
     """Copy the model with its adapters merged, for generation only.
 
     Args:
         model: Model in float32.
         dtype: Type of the copy's weights.
         old: Earlier copy, overwritten: its weights stay where they lie, without the memory of a second copy.
+        role: Role whose adapter is merged; default: the only one.
     """
+    if role:
+        use_adapter(model, role)
     if old is None:
         return merged_copy(model).to(dtype).eval().requires_grad_(False)  # pyright: ignore
     old.load_state_dict((merged_copy(model) if adapted_layers(model) else model).state_dict())

@@ -48,8 +48,9 @@ class ModelConfig(Section):
     lora_alpha: int = pydantic.Field(default=32, ge=1)
     """Scale of the adapters, as lora_alpha / lora_rank."""
     adapters: tuple[str, ...] = ()
-    """An adapter per role, such as ["planner", "worker"]: a call's header X-Turnwise-Actor names the role that asks. Each
-    has gradient clip, optimiser state and credit of its own. Only with train = "lora" and [harness]; default: one."""
+    """An adapter per role, such as ["planner", "worker"]: a call's header X-Turnwise-Actor names the role that asks.
+    Each has gradient clip, optimiser state and credit of its own; a warm start trains one, and copies it to all. Only
+    with train = "lora" and [harness]. Default: one for all."""
     precision: Literal["fp32", "bf16", "auto"] = "fp32"
     """"bf16" scores and updates under autocast and generates with bfloat16 weights; the optimiser keeps float32.
     "auto": "bf16" if the device computes it fast, else "fp32"."""

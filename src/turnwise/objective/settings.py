@@ -14,6 +14,7 @@ Published objectives in its words:
     STEER        tokens steer, clip ppo .2/.28, dual_clip 10
     HAPO         tokens hapo, clip ppo .2/.28, dual_clip 10, on `hapo`; rollout.token_temperature hapo
     A2TGPO       importance response, tokens gain_clip, clip ppo 3e-3/4e-3, aggregate trajectory-mean, on `a2tgpo`
+    AEPO         importance token, clip keep, dual_clip 3, on `aepo`
     AT2PO        importance response, clip ppo 3e-3/4e-3, aggregate trajectory-mean, on `at2po`
 
 SAMPO's optional mask leaves out responses with A < 0 and a ratio below exp(-delta), of the loss and of its denominator.
@@ -61,7 +62,8 @@ class UpdateConfig(Section):
     """Level of the probability ratio: each token has its own, or the geometric mean over its response (a turn) or
     trajectory (GSPO)."""
     clip: Clip = "ppo"
-    """"ppo": no gradient where the ratio is outside clip_low and clip_high. "cispo": the clipped ratio is a factor.
+    """"ppo": no gradient where the ratio is outside clip_low and clip_high. "keep": a token with a positive advantage
+    above the bound keeps its gradient, with the bound as factor. "cispo": the clipped ratio is a factor.
     "none": no clip."""
     clip_low: float = pydantic.Field(default=0.2, gt=0)
     """Distance of the clip below a ratio of 1: the ratio is clipped at 1 - clip_low. 0.2 is PPO's."""

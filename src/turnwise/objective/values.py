@@ -68,8 +68,8 @@ def places_of(column: str, responses: Segments, settings: CriticConfig, action_R
 def sampled_states(turns: Sequence[Turn]) -> list[np.ndarray]:
     """List the states that the responses were sampled from; none if one is unknown or they are of different weights."""
     same_weights = len({turn.version for turn in turns}) == 1  # not if some are replays of an earlier step
-    states = [turn.behavior_state for turn in turns]
-    return states if same_weights and all(state is not None for state in states) else []
+    states = [state for turn in turns if (state := turn.extras.get("state")) is not None]
+    return states if same_weights and len(states) == len(turns) else []
 
 
 class Values:

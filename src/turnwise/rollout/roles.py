@@ -9,7 +9,7 @@ from turnwise.rollout.experience import Experience
 from turnwise.rollout.trajectory import Trajectory, Turn
 
 
-def by_role(experience: Experience, roles: Sequence[str]) -> tuple[Experience, np.ndarray]:
+def by_role(experience: Experience, roles: Sequence[str]) -> tuple[Experience, np.ndarray | slice]:
     """Divide the trajectories that a step learns from into those of each role, in groups of their own.
 
     So each role is compared with itself alone. A reward for a turn of another role counts for the last own turn up to
@@ -17,11 +17,13 @@ def by_role(experience: Experience, roles: Sequence[str]) -> tuple[Experience, n
 
     Args:
         experience: Experience of a step.
-        roles: The roles.
+        roles: The roles; none: nothing is divided.
 
     Returns:
         The divided experience, all of which is used, and the place of each response among its responses.
     """
+    if not roles:
+        return experience, slice(None)
     turns = [(number, place) for number, each in enumerate(experience.used) for place in range(len(each.turns))]
     divided: list[tuple[Trajectory, list[tuple[int, int]]]] = []
     for number, trajectory in enumerate(experience.used):

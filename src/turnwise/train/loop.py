@@ -73,8 +73,7 @@ def take_step(run: Run) -> None:
         refuse_diverged(run.folder, step, [each.failure for each in experience.trajectories])
         metrics = {f"rollout/{name}": value for name, value in experience.metrics.items()}
         if experience.used:
-            roles = roles_of(run.models.policy.policy.model)
-            learned_from, order = by_role(experience, roles) if roles else (experience, slice(None))
+            learned_from, order = by_role(experience, roles_of(run.models.policy.policy.model))
             with clock("measure"):
                 measured = run.measure(learned_from.used, learned_from.tasks)
             with clock("credit"):

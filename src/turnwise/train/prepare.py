@@ -6,28 +6,25 @@ from pathlib import Path
 
 from turnwise.base.blocking import make_loop
 from turnwise.base.cache import check_writable
-from turnwise.base.errors import ConfigError
-from turnwise.base.facets import Facet
 from turnwise.base.stopping import Stop
 from turnwise.config import Config
 from turnwise.engines.build import make_engine
 from turnwise.engines.models import Models, NamedModel
 from turnwise.environments.suites import make_suite, tasks_of
-from turnwise.measures.verdict import check_environment, refuse_idle
+from turnwise.measures.verdict import check_environment
 from turnwise.models.policy import freeze_but_norms
 from turnwise.objective.build import make_objective
 from turnwise.objective.values import ValueTerm
 from turnwise.rollout.experience import Steps
 from turnwise.rollout.gate import Gate, VisitedEngine, VisitedEnvironments
 from turnwise.rollout.pool import Pool
-from turnwise.rollout.replays import refuse_varying
-from turnwise.rollout.starts import make_starts
 from turnwise.rollout.tally import Tally
 from turnwise.train.checkpoint import checkpoints, load_parts
 from turnwise.train.credit import Credit, make_transform
 from turnwise.train.critic import critic_columns, make_critic
 from turnwise.train.display import Display
 from turnwise.train.extension import Context, make_collectors, make_extensions, make_players
+from turnwise.train.fit import check_agent, refuse_unfit
 from turnwise.train.folder import RunFolder
 from turnwise.train.held_out import evaluate_held_out
 from turnwise.train.parts import check_model, make_learner, make_optimizer, make_plan, notes
@@ -68,9 +65,7 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     loop = make_loop(apart=rollout.max_lag > 0, lasting=rollout.step_budget is not None)
     held.callback(loop.close)
     estimated = critic_columns(config.critic, measures)
-    refuse_idle(optional, measures)
-    if config.model.adapters and "probe" in measures.models:
-        raise ConfigError(f"model.adapters: {config.label} reads further texts with one model; choose another method")
+    refuse_unfit(measures, optional, config.model.adapters)
     inside = make_players(extensions, context)
     inside.tally = tally = Tally()  # pyright: ignore[reportAttributeAccessIssue]
     display.watch(tally.__str__)
@@ -133,9 +128,7 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
         load_parts(run.parts, states)
     run.complete(step)
     run.models.publish(step)
-    if needing := next((part for part in config.parts() if Facet.REPLAY in part.needs), None) if not step else None:
-        starts = make_starts(tasks, 1, suite.task_name)
-        refuse_varying(needing.setting, run.models, starts, environments, rollout, seed=seed, on_turn=display.turn)
+    check_agent(run, tasks)
     if not checkpoints(folder):
         with stop.deferred():
             run.save()

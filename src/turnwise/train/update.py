@@ -14,7 +14,7 @@ from turnwise.credit.batch import Batch
 from turnwise.credit.trace import Trace
 from turnwise.models.policy import autocast
 from turnwise.models.settings import ModelConfig
-from turnwise.objective.gradient import Budget, culprits, damp, norm_of_gradient
+from turnwise.objective.gradient import Budget, clip_groups, culprits, damp, norm_of_gradient
 from turnwise.objective.objective import Objective, StepLoss
 from turnwise.objective.settings import UpdateConfig
 from turnwise.objective.terms import Loss, Pass, StepView
@@ -150,8 +150,7 @@ class Learner:
                     damping["clip_damping"] = 1 / max(1.0, norm_of_gradient(model))
                 sums = spend(functools.partial(accumulate, part, objective.loss)) | damping
                 damp(model, damping.get("clip_damping", 1.0))
-                clip = functools.partial(torch.nn.utils.clip_grad_norm_, max_norm=settings.max_grad_norm)
-                norm = math.hypot(*(float(clip(group["params"])) for group in optimizer.param_groups))
+                norm = clip_groups(optimizer, settings.max_grad_norm)
                 finite = math.isfinite(sums["loss"]) and math.isfinite(norm)
                 if critic and critic.learns_along and finite:
                     sums["critic_grad_norm"] = critic.step()

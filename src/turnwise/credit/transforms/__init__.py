@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+from turnwise.credit.transforms.actions import shrink_to_state as shrink_to_state
+from turnwise.credit.transforms.actions import weigh_by_evidence as weigh_by_evidence
 from turnwise.credit.transforms.asymmetry import add_confidence_gap as add_confidence_gap
 from turnwise.credit.transforms.asymmetry import add_rank_bonus as add_rank_bonus
 from turnwise.credit.transforms.asymmetry import amplify_sure_errors as amplify_sure_errors
@@ -13,6 +15,8 @@ from turnwise.credit.transforms.baselines import center_by_group as center_by_gr
 from turnwise.credit.transforms.baselines import subtract_leave_one_out as subtract_leave_one_out
 from turnwise.credit.transforms.effects import predict_effects as predict_effects
 from turnwise.credit.transforms.graphs import reward_nearness as reward_nearness
+from turnwise.credit.transforms.graphs import value_next_state as value_next_state
+from turnwise.credit.transforms.graphs import weigh_by_failures as weigh_by_failures
 from turnwise.credit.transforms.hierarchy import credit_actions as credit_actions
 from turnwise.credit.transforms.hierarchy import credit_parts as credit_parts
 from turnwise.credit.transforms.hierarchy import credit_subgoals as credit_subgoals
@@ -25,10 +29,13 @@ from turnwise.credit.transforms.information import add_turn_gains as add_turn_ga
 from turnwise.credit.transforms.information import reward_gold_gain as reward_gold_gain
 from turnwise.credit.transforms.information import standardize_turn_rewards as standardize_turn_rewards
 from turnwise.credit.transforms.information import weigh_turn_rewards as weigh_turn_rewards
+from turnwise.credit.transforms.memory import reward_remembered_nearness as reward_remembered_nearness
+from turnwise.credit.transforms.memory import standardize_with_earlier as standardize_with_earlier
 from turnwise.credit.transforms.modulation import add_clarity_bonus as add_clarity_bonus
 from turnwise.credit.transforms.modulation import entropy_coefficient as entropy_coefficient
 from turnwise.credit.transforms.modulation import mask_by_drift as mask_by_drift
 from turnwise.credit.transforms.modulation import modulate_by_entropy as modulate_by_entropy
+from turnwise.credit.transforms.nodes import compare_siblings as compare_siblings
 from turnwise.credit.transforms.nodes import keep_tried as keep_tried
 from turnwise.credit.transforms.nodes import value_tree_nodes as value_tree_nodes
 from turnwise.credit.transforms.outcomes import center_by_halves as center_by_halves
@@ -65,8 +72,15 @@ from turnwise.credit.transforms.similarity import center_by_cluster as center_by
 from turnwise.credit.transforms.similarity import center_by_similarity as center_by_similarity
 from turnwise.credit.transforms.similarity import tf_idf as tf_idf
 from turnwise.credit.transforms.success import weigh_by_success_rate as weigh_by_success_rate
+from turnwise.credit.transforms.token_values import mix_td_errors as mix_td_errors
+from turnwise.credit.transforms.token_values import spread_token_td_errors as spread_token_td_errors
 from turnwise.credit.transforms.token_values import sum_token_td_errors as sum_token_td_errors
 from turnwise.credit.transforms.token_values import sum_two_level_td_errors as sum_two_level_td_errors
+from turnwise.credit.transforms.token_values import weigh_tokens_by_entropy as weigh_tokens_by_entropy
+from turnwise.credit.transforms.turn_rewards import add_gold_window as add_gold_window
+from turnwise.credit.transforms.turn_rewards import add_progress as add_progress
+from turnwise.credit.transforms.turn_rewards import add_turn_drop as add_turn_drop
+from turnwise.credit.transforms.turn_rewards import credit_first_turn as credit_first_turn
 from turnwise.credit.transforms.values import add_value_change as add_value_change
 from turnwise.credit.transforms.values import compare_actions as compare_actions
 from turnwise.credit.transforms.values import compare_with_state as compare_with_state

@@ -61,7 +61,7 @@ def match_dose(credit_R: Credit, batch: Batch, *, share: float, by: DoseBy = "sa
     first = np.abs(credit_R[order])
     size_R = np.cumsum(first) ** 2 / np.maximum(np.cumsum(first**2), np.finfo(float).tiny)
     kept_R = np.zeros(len(credit_R), dtype=bool)
-    kept_R[order[: max(1, int(np.flatnonzero(size_R <= wanted)[-1]) + 1)]] = True
+    kept_R[order[: 1 + int(np.flatnonzero(size_R <= wanted).max(initial=0))]] = True  # one response is the least dose
     return _without("match_dose", credit_R, kept_R, "leave_out")
 
 

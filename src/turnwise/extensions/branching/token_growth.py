@@ -179,11 +179,11 @@ def rose(group: Group, *, epsilon: float = 0.5, top: int = TOP, repeat: bool = T
         raise ConfigError(f"rollout.collector: epsilon={epsilon:g} must lie in [0, 1], and top={top} must be 1 or more")
 
     def semantic(turn: Turn) -> np.ndarray:
-        if turn.behavior_spreads is None or turn.behavior_entropies is None:
+        if "spreads" not in turn.extras or turn.behavior_entropies is None:
             raise ConfigError(
                 "rollout.collector.rule='rose' needs an engine that reports spreads; set engine.name=local"
             )
-        return np.array(turn.behavior_spreads) * np.array(turn.behavior_entropies)
+        return np.array(turn.extras["spreads"]) * np.array(turn.behavior_entropies)
 
     def grow() -> Growth:
         paths = yield [None]

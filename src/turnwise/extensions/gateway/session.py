@@ -242,13 +242,12 @@ class Session:
                 valid=reply.valid,
                 fresh=not continues,
                 behavior_entropies=generation.entropies,
-                behavior_spreads=generation.spreads,
-                behavior_state=generation.state,
                 version=generation.version,
-                actor=actor,
             )
+            told = {"actor": actor or None, "spreads": generation.spreads, "state": generation.state}
             if begun and self._record and not index:
-                turn.origin, turn.begun = self._record.origin, len(begun.token_ids)
+                told |= {"origin": self._record.origin, "begun": len(begun.token_ids)}
+            turn.put(**{name: each for name, each in told.items() if each is not None})
             turns.append(turn)
             known = _Known(turn, [*ids, *generation.token_ids], conversations[index])
             # of equal responses to one prompt, the first is the one that a history means

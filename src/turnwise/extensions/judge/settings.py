@@ -35,6 +35,11 @@ class JudgeConfig(Section):
     tournament: Tournament = "single_elimination"
     """How the trajectories of a group meet, for the column `rank`; see `turnwise.credit.shaping.tournament`."""
 
+    rubric: str = ""
+    """Weighted criteria for the column `rubric`: a TOML file with tables `[[criteria]]`, or a list `module:NAME`."""
+    repeats: int = pydantic.Field(default=1, ge=1)
+    """How often each criterion is asked; `measure/judge_agreement` says how far the answers agree."""
+
     def parts(self) -> Iterator[Part]:
         """Return nothing: the judge's engine does not play."""
         yield from ()

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from turnwise.base.errors import DataError, did_you_mean
 from turnwise.base.version import __version__
@@ -33,10 +33,14 @@ class _Call(BaseModel):
 
 
 class _Reference(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
     trajectory_id: str | None = None
 
 
 class _Result(BaseModel):
+    model_config = ConfigDict(extra="allow")  # kept, to be written again
+
     source_call_id: str | None = None
     content: str | list[Any] | None = None
     subagent_trajectory_ref: list[_Reference] | _Reference | None = None
@@ -181,7 +185,7 @@ class _Reader:
             messages = [*messages, message]
             end = len(messages) if is_response else end
             for result in step.observation.results if step.observation else ():
-                messages = [*messages, *self._results(result, step, given, place)]
+                messages = [*messages, self._result(result, step, place)]
                 references = result.subagent_trajectory_ref or []
                 for reference in references if isinstance(references, list) else [references]:
                     if sub := subs.pop(str(reference.trajectory_id), None):
@@ -242,14 +246,13 @@ class _Reader:
         checked_ids(response, place)
         return response
 
-    def _results(self, result: _Result, step: _Step, given: dict[str, Any], place: str) -> list[Message]:
+    def _result(self, result: _Result, step: _Step, place: str) -> Message:
         """Return what a tool or the environment answered; of an agent without calls, it is the user's."""
-        told = given["observation"]["results"][step.observation.results.index(result)]  # pyright: ignore[reportOptionalMemberAccess]
         role = "tool" if result.source_call_id or step.tool_calls else "user"
         (message,) = read_one({"role": role, "content": result.content}, place, "observation", self.source)
         if result.source_call_id:
             message["tool_call_id"] = result.source_call_id
-        return [{**message, "told": {"atif": told, "observed": True}}]
+        return {**message, "told": {"atif": result.model_dump(exclude_unset=True), "observed": True}}
 
 
 def write_atif(logged: Sequence[Logged], method: str) -> Iterator[dict[str, Any]]:

@@ -76,7 +76,7 @@ def _logged(record: Any, where: str, source: Source) -> Logged:
         if told.reward is not None:
             outcome = source.outcome(told.reward, None, None, where)
             response.reward = outcome.reward if outcome else 0.0
-            failure = failure or (None if outcome else "the reward of a message is no number")
+            failure = failure or (None if outcome else "the reward of a message is not a number")
         response.valid = told.valid is not False
         response.state_key = as_text(told.state_key) or None
         response.actor = as_text(told.actor)

@@ -71,9 +71,10 @@ def _trajectory(logged: Logged, group: int) -> Trajectory:
                 fresh=fresh,
                 behavior_entropies=response.entropies,
                 version=response.version,
-                actor=response.actor,
             )
         )
+        if response.actor:
+            trajectory.turns[-1].put(actor=response.actor)
         whole = [*ids, *response.response_ids] if ids else None
     trajectory.last_observation = last_message(logged.after)
     failure = failure or None  # an empty text tells of none
@@ -132,10 +133,13 @@ def score(logged: Sequence[Logged], trajectories: Sequence[Trajectory], policy: 
 
 
 def _encode(logged: Logged, trajectory: Trajectory, prompter: Prompter, policy: Policy) -> None:
-    fmt, whole = policy.format, list[int]()
+    """Fill in the tokens that the policy reads; those of the log are kept where its prompt is what the policy reads."""
+    fmt, whole, own = policy.format, list[int](), dict[int, list[int]]()
     for index, (response, turn) in enumerate(zip(logged.responses, trajectory.turns, strict=True)):
+        turn.fresh = not index or not continues(logged.responses[index - 1], response)
+        own = {} if turn.fresh else own
         sampled = {
-            place: [*fmt.text_ids(text_of(message)), fmt.stop_id]
+            place: own.get(place) or [*fmt.text_ids(text_of(message)), fmt.stop_id]
             for place, message in enumerate(response.history)
             if message["role"] == "assistant"
         }
@@ -145,7 +149,9 @@ def _encode(logged: Logged, trajectory: Trajectory, prompter: Prompter, policy: 
         except BadRequest as error:
             raise DataError(f"{logged.where}, response {index + 1}: {error.message}") from None
         turn.prompt_ids = ids if turn.fresh else ids[len(whole) :]
-        turn.response_ids = [*fmt.text_ids(turn.response), fmt.stop_id]
+        if not response.response_ids or response.prompt_ids != ids:
+            turn.response_ids = [*fmt.text_ids(turn.response), *([] if turn.truncated else [fmt.stop_id])]
+        own = {**own, len(response.history): turn.response_ids}
         whole = [*ids, *turn.response_ids]
         if len(whole) > policy.max_context:
             raise DataError(

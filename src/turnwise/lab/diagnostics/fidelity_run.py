@@ -22,6 +22,7 @@ from turnwise.credit.methods.build import named_method
 from turnwise.credit.methods.names import modifiers, split_at_plus
 from turnwise.credit.transform import Transform
 from turnwise.credit.transforms.modulation import entropy_coefficient
+from turnwise.environments.base import Task
 from turnwise.extensions.continuations.play import Histories
 from turnwise.extensions.judge.settings import JudgeConfig
 from turnwise.lab.diagnostics.critics import SEES, check_others, explained, learn_critics, needs_critic, split_sight
@@ -48,6 +49,9 @@ PLAYS_ON = "it plays on from every turn itself; ask for it by name"
 """Why a method is left out that needs continuations of its own."""
 FIFTHS = ("surest", "second", "third", "fourth", "most uncertain")
 """Names of the fifths of response entropy."""
+
+Play = Callable[[Stage], tuple[list[Trajectory], list[Task]]]
+"""Gives trajectories to measure, and the task of each group."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -125,6 +129,7 @@ def measure_run(
     device: torch.device | None = None,
     gradient: bool = False,
     alternatives: int = 1,
+    play: Play | None = None,
     on_turn: OnTurn = None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
     on_gradient: Callable[[int, int], None] = lambda done, total: None,
@@ -146,6 +151,8 @@ def measure_run(
         device: Device of the policy; default: the CPU.
         gradient: Whether to compare policy gradients too: one backward pass per response.
         alternatives: Distinct other actions without which a response has no effect; see `effects`.
+        play: Gives the trajectories to measure, and the task of each group, such as those of a log; default: the policy
+            plays `groups` groups. The policy plays on from them in any case.
         on_turn: Called after every turn of the groups, with the number of live episodes and of all.
         on_progress: Called with the number of histories valued and of all.
         on_gradient: Called with the number of groups whose gradients are computed and of all.
@@ -171,11 +178,11 @@ def measure_run(
         judged = stage.config.section(JudgeConfig) is not None
         needs["this analysis"] = (*MEASURED, JUDGED) if judged else MEASURED
         plan = stage.plan(needs, models=["critic", "judge"])
-        trajectories, tasks = stage.play_groups(groups, seed)
+        trajectories, tasks = play(stage) if play else stage.play_groups(groups, seed)
         if (played := len({trajectory.group for trajectory in trajectories})) < 3:
             raise RunError(
                 f"{played} groups could be played of {len(tasks)} training tasks, expected 3 or more for an interval; "
-                "choose a run on more tasks, whose environment works"
+                "choose a run, or a log, on more tasks, whose environment works"
             )
         sights = sorted({split_sight(name)[1] for name, method in chosen.items() if needs_critic(method)})
         critics = learn_critics(stage, plan, sights, groups=groups, seed=seed) if sights else {"": None}
