@@ -66,6 +66,7 @@ VARIABLES = {
     "ALFWORLD_DATA": "set it to the folder of the games",
     "SEARCH_QA_DATA": "set it to the folder of HotpotQA's corpus and questions",
     "SWE_DATA": "set it to the folder that `turnwise make-swe-tasks` has made",
+    "TINKER_PYTHON": "set it to a Python that has the client tinker, or to several with : between them",
     "TURNWISE_DOCKER_IMAGE": "set it to an image with turnwise",
     "VLLM_PYTHON": "set it to a Python that has vLLM",
     "WEBSHOP_DATA": "set it to the folder of WebShop's files",

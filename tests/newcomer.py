@@ -8,11 +8,13 @@ python tests/newcomer.py --download      installs everything from the package in
 
 Everything happens in an empty temporary folder. A ```bash block runs line by line. The ```python blocks of a page are a
 script, which runs where the next bash block or the end of the page comes; a block with a file name becomes that file.
-The first command that fails or prints a traceback ends the script with exit code 1. `make` belongs to a clone, and is
-skipped.
+The commands of the README's three doors run too, on a log of one task. The first command that fails or prints a
+traceback ends the script with exit code 1. `make`, and what installs from the working directory, belong to a clone and
+are skipped.
 """
 
 import argparse
+import json
 import os
 import re
 import shutil
@@ -27,6 +29,16 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^```(bash|python)(?: (\w+\.py))?\n(.*?)^```", re.MULTILINE | re.DOTALL)
+DOOR = re.compile(r"^\| \*\*[^|]+\*\* \| `([^`]+)` \|", re.MULTILINE)
+LOG = "".join(
+    json.dumps({"task": "sum", "messages": [{"role": role, "content": text} for role, text in said], "reward": reward})
+    + "\n"
+    for reward, said in (
+        (1.0, [("user", "2 + 2?"), ("assistant", "4")]),
+        (0.0, [("user", "2 + 2?"), ("assistant", "5")]),
+    )
+)
+"""What an agent left: two trajectories of one task, for the first door."""
 SHORT = (
     "run.steps=2 warmstart.games=60 warmstart.steps=40 rollout.groups=8 evaluate.episodes=16 evaluate.final_episodes=16"
 )
@@ -65,7 +77,12 @@ def make_environment(folder: Path, wheel: Path, *, download: bool = False) -> di
             packages, and no index is asked.
     """
     venv.create(folder, symlinks=True, with_pip=download)
-    names = ("HOME", "LANG", "TMPDIR")  # nothing else of this environment, such as PYTHONPATH
+    names = (
+        "HOME",
+        "LANG",
+        "TMPDIR",
+        *(name for name in os.environ if name.endswith("_DATA")),
+    )  # nothing else of this environment, such as PYTHONPATH
     variables = {name: os.environ[name] for name in names if name in os.environ}
     variables |= {
         "PATH": f"{folder / 'bin'}:/usr/local/bin:/usr/bin:/bin",
@@ -103,6 +120,8 @@ def commands(page: Path, where: Path) -> Iterator[str]:
                 yield f"python {page.stem}.py"
                 waits = False
             yield from filter(None, map(str.strip, block.replace("\\\n", " ").splitlines()))
+    text = page.read_text(encoding="utf-8")
+    yield from (door for door in DOOR.findall(text) if f"\n{door} " not in text)  # the others have run in a block
 
 
 def run(command: str, where: Path, variables: Mapping[str, str]) -> None:
@@ -136,11 +155,14 @@ def follow(pages: list[Path], wheel: Path, folder: Path, *, quick: bool, downloa
         variables["PATH"] = f"{own}:{variables['PATH']}"
     where = folder / "empty"
     where.mkdir()
+    (where / "log.jsonl").write_text(LOG, encoding="utf-8")
     for page in pages:
         print(page.relative_to(ROOT), flush=True)
         for command in commands(page, where):
-            if command.startswith(("make ", ". .venv/")):
+            if command.startswith(("make ", ". .venv/", "pip install '.[")):
                 print(f" skipped  {command}: needs a clone", flush=True)
+            elif (data := re.search(r"needs (\w+_DATA)", command)) and data[1] not in os.environ:
+                print(f" skipped  {command}", flush=True)
             elif not command.startswith("#"):
                 run(command, where, variables)
 

@@ -25,7 +25,8 @@ from turnwise.environments.suites import make_suite
 from turnwise.lab.diagnostics.study import load_study
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "examples/other-trainers.md"))]
+PAGES += sorted((ROOT / "docs").rglob("*.md"))
 PROMISE = re.compile(r"^print.*?  # (.*)$|^ +# (.*)$", re.MULTILINE)
 """Behind a print, or on lines of their own under one in a loop."""
 BLOCK = re.compile(r"^```(?:python(?: (?=\w))?|toml (?=\w))(\w+\.(?:py|toml))?\n(.*?)^```", re.MULTILINE | re.DOTALL)

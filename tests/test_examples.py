@@ -118,3 +118,9 @@ def test_a_notebook_executes_and_shows_pictures(name, tmp_path):
     ]
     assert any("image/png" in output.get("data", {}) for output in shown)
     assert not [output for output in shown if output.output_type == "error" or output.get("name") == "stderr"]
+
+
+def test_the_page_on_trl_shows_the_rollout_of_the_example():
+    page = (FOLDER.parent / "docs" / "how-to" / "trl.md").read_text()
+    shown = page[page.index("def play(") :].partition("\n```")[0]
+    assert f"\n{shown}\n" in SCRIPTS["trl_grpo"].read_text()

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from generator.text import item, wrap
+from generator.text import wrap
 from turnwise.base.facets import Conflict
 
 ROOT = Path(__file__).parents[2]
@@ -70,13 +70,21 @@ def pages() -> dict[Path, str]:
     blocks += ["```text\n" + "\n".join(grid) + "\n```", "## Why not"]
     for facet, letter in letters.items():
         of_facet = [each for each in conflicts.values() if each.facet is facet]
-        blocks += [f"### {letter}: {facet.value}", *sides(of_facet)]
+        blocks += [f"### {letter}: {facet.value}", *map(wrap, sides(of_facet))]
     return {PAGE: "\n\n".join([*blocks, "## The features", "\n".join(features)]) + "\n"}
 
 
 def sides(conflicts: list[Conflict]) -> list[str]:
     """Who breaks an assumption, and who needs it."""
     facet = conflicts[0].facet
-    breaking = dict.fromkeys(f"`{each.breaking.setting}` {each.breaking.breaks[facet]}" for each in conflicts)
-    needing = dict.fromkeys(f"`{each.needing.setting}` {each.needing.needs[facet]}" for each in conflicts)
-    return ["Broken by:", "\n".join(map(item, breaking)), "Needed by:", "\n".join(map(item, needing))]
+    breaking = [(each.breaking.breaks[facet], each.breaking.setting) for each in conflicts]
+    needing = [(each.needing.needs[facet], each.needing.setting) for each in conflicts]
+    return [f"Broken by {by_reason(breaking)}.", f"Needed by {by_reason(needing)}."]
+
+
+def by_reason(sides: list[tuple[str, str]]) -> str:
+    """Join settings that have the same reason."""
+    settings: dict[str, dict[str, None]] = {}
+    for reason, setting in sides:
+        settings.setdefault(reason, {})[f"`{setting}`"] = None
+    return "; ".join(f"{', '.join(of)} ({reason})" for reason, of in settings.items())

@@ -12,13 +12,10 @@ HEAD = """# Commands
 
 <!-- Made by `python docs/generate.py` from the parser of the command line. Edit its help. -->
 
-```text
-{examples}
-```
-
-Exit codes: 0 on success; 2 for a mistake in what was asked (one line on stderr), problems that `check-env` finds, and
-runs of a study that failed; 1 where `verl-check` misses the plug-in; 130 on Ctrl-C, 143 on SIGTERM, 129 on SIGHUP.
-A recipe may be followed by overrides `section.key=value` of its [settings](settings.md).
+`turnwise --help` shows them by example. Exit codes: 0 on success; 2 for a mistake in what was asked (one line on
+stderr), problems that `check-env` finds, and runs of a study that failed; 1 where `verl-check` misses the plug-in; 130
+on Ctrl-C, 143 on SIGTERM, 129 on SIGHUP. A recipe may be followed by overrides `section.key=value` of its
+[settings](settings.md).
 """
 
 
@@ -44,8 +41,7 @@ def argument(action: argparse.Action) -> str:
 
 def page() -> str:
     """The page of all commands."""
-    examples = (cli.__doc__ or "").strip().split("\n", 1)[1].strip()
-    blocks = [HEAD.format(examples=examples).rstrip()]
+    blocks = [HEAD.rstrip()]
     for parser, help_text in commands(cli._parser()):
         blocks += [f"## {parser.prog}", sentence(help_text)]
         shown = [

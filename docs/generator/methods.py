@@ -21,7 +21,7 @@ STAGES = {
     "modulation": "Modulation: how much an advantage counts",
     "shaping": "Shaping: what the rewards are",
 }
-MADE = "\n<!-- Made by `python docs/generate.py` from the docstring, the card and the golden numbers. Edit those. -->"
+MADE = "\n<!-- docs/generate.py -->"
 HEADS = ("Args", "Expected gradient", "Use it when", "Reference", "Raises", "Returns")
 INTRODUCTION = """
 Every method is a chain of public blocks. `turnwise methods` prints this table with the papers' titles,
@@ -95,10 +95,10 @@ def worked(name: str) -> str:
     for (g, n, t, response), value in zip(flat, case["expected"], strict=True):
         shown = [f"{v:.4g}" if isinstance(v, float) else str(v) for v in (response[c] for c in columns)]
         rows.append((str(g), str(n), str(t), *shown, f"{value:.4g}"))
+    same = {place for place in range(3) if len({row[place] for row in rows[1:]}) == 1}
+    rows = [tuple(text for place, text in enumerate(row) if place not in same) for row in rows]
     chosen = ", ".join(f"`{k}={v!r}`" for k, v in case["options"].items())
-    note = (
-        f"{case['name']}{f' ({chosen})' if chosen else ''}. {cell(case['equation'])}. Source: {cell(case['source'])}."
-    )
+    note = f"{case['name']}{f' ({chosen})' if chosen else ''}. {cell(case['equation'])}."
     return f"{wrap(note)}\n\n```text\n{as_text(rows)}\n```"
 
 
@@ -111,7 +111,7 @@ def page(name: str) -> str:
     facts = [
         ("Paper", f"{card.title}, {arxiv(card.arxiv)}" if card.arxiv else card.title),
         ("Formula", card.confidence),
-        ("Needs", f"{needs} ([columns](../methods.md#columns))" if needs else "rewards and groups alone"),
+        ("Needs", needs or "rewards and groups alone"),
         ("Also sees", " and ".join(sees)),
         ("Expected gradient", parts.get("Expected gradient", "")),
         ("Use it when", parts.get("Use it when", "")),
@@ -134,19 +134,14 @@ def page(name: str) -> str:
 
 def table(stage: str) -> list[str]:
     """The methods of a stage."""
-    lines = ["| method | arXiv | needs | gradient | formula |", "|-|-|-|-|-|"]
-    links = {}  # below the table, so that its lines stay short
+    lines = ["| method | needs | gradient | formula |", "|-|-|-|-|"]
     for name, constructor in tw.METHODS.items():
         card, method = tw.card_of(constructor), tw.trial(constructor)
         if card.stage == stage:
             needs = ", ".join([*method.needs, *(f"{o}=" for o in card.trial)])
             gradient = str(method.gradient).partition(":")[0]
-            paper = f"[{card.arxiv}]" if card.arxiv else ""
-            lines.append(f"| [{name}] | {paper} | {needs} | {cell(gradient)} | {card.confidence} |")
-            links[name] = f"methods/{name}.md"
-            if card.arxiv:
-                links[card.arxiv] = f"https://arxiv.org/abs/{card.arxiv}"
-    return [*lines, "", *(f"[{text}]: {target}" for text, target in links.items())]
+            lines.append(f"| [{name}](methods/{name}.md) | {needs} | {cell(gradient)} | {card.confidence} |")
+    return lines
 
 
 def index() -> str:
@@ -165,9 +160,8 @@ def index() -> str:
     lines += ["", "## Selection: which tasks and groups", SELECTION]
     missing = tomllib.loads((ROOT / "docs" / "reference" / "missing.toml").read_text())
     lines += ["", "## Missing, and why", ""]
-    for entry in missing["missing"]:
-        paper = f" ({arxiv(entry['arxiv'])})" if entry.get("arxiv") else ""
-        lines.append(item(f"**{entry['name']}**{paper}: {entry['why']}."))
+    names = ", ".join(entry["name"] for entry in missing["missing"])
+    lines.append(wrap(f"{names}. [Why, and what stands in](missing.toml)."))
     lines += ["", "## Columns", COLUMNS]
     for name, column in tw.COLUMNS.items():
         filled = " \\*" if column.source == "trainer" else ""

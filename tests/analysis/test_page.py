@@ -1,5 +1,6 @@
 """The tables, the command line that prints them, and the page that is written from them."""
 
+import csv
 import re
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import turnwise as tw
 from turnwise.base.tables import as_markdown, as_text
 from turnwise.commands import common
 from turnwise.commands.cli import main
+from turnwise.credit.analysis.__main__ import BY_PROBLEM
 from turnwise.credit.analysis.bias import rows
 from turnwise.credit.analysis.decisions import PROBLEMS
 from turnwise.credit.analysis.tables import across_problems, drifts, in_one_problem, summary
@@ -64,8 +66,12 @@ def compare(printed: list[list[str]], made: list[list[str]], *, key: int = 1) ->
 
 def compare_page(measured) -> None:
     compare(section(""), summary(measured))
-    compare(section("Cosine by problem"), across_problems(measured, "cosine"))
-    compare(section("Variance by problem, RLOO = 1"), across_problems(measured, "noise_vs_rloo"))
+    with PAGE.with_name("bias-by-problem.csv").open(newline="") as file:
+        head, *kept = csv.reader(file)
+    for name, key in BY_PROBLEM.items():
+        table = [line[1:] for line in kept if line[0] == name]
+        assert [line[0] for line in table] == list(tw.METHODS)
+        compare([head[1:], [], *table], across_problems(measured, key))
 
 
 def test_the_page_is_what_the_code_gives(few, drift):

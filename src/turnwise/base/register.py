@@ -128,7 +128,13 @@ EXTENSIONS: dict[str, Entry] = {
 }
 """Extensions by the key of their section, in the order in which they wrap each other."""
 
-ENGINES = Register({"local": "engines.settings:LocalEngineConfig", "server": "engines.settings:ServerEngineConfig"})
+ENGINES = Register(
+    {
+        "local": "engines.settings:LocalEngineConfig",
+        "server": "engines.settings:ServerEngineConfig",
+        "tinker": "extensions.tinker.settings:TinkerEngineConfig",
+    }
+)
 """Engines by the name that `engine.name` takes: settings, whose `make` makes the engine."""
 
 SELECTORS = Register({"epochs": "rollout.selection:Epochs", "vade": "extensions.vade.selector:Vade"})

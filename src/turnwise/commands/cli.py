@@ -26,6 +26,7 @@ turnwise import log.jsonl                                       read what an age
 turnwise export runs/b --to sft                                 write what its policy did, as data for other tools
 turnwise make-swe-tasks                                         make bugs to repair, for the environment 'swe'
 turnwise serve-env household                                    serve an environment over OpenEnv's protocol
+turnwise serve-model smollm2                                    serve a small model for training, over the Tinker API
 turnwise verl-check                                             check that verl loads the plug-in, in Ray's workers too
 """
 
@@ -60,6 +61,7 @@ from turnwise.commands import (
     recipes,
     recredit,
     report,
+    serve_model,
     swe_tasks,
     train,
     verl,
@@ -94,6 +96,7 @@ COMMANDS = (
     environments,
     harness,
     gateway,
+    serve_model,
     import_log,
     swe_tasks,
     verl,

@@ -54,7 +54,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     chosen.add_argument(
         "--all",
         action="store_true",
-        help="measure every method that this run can measure, but for those that play on from every turn themselves",
+        help="measure every method that this run can measure, except those that play on from every turn themselves",
     )
     parser.add_argument("--groups", type=count, default=24, help="groups to play; default: 24")
     parser.add_argument("--continuations", type=count, default=12, help="continuations per history; default: 12")

@@ -119,7 +119,7 @@ class Config(Section):
         parts = [*super().parts()]
         transform = build_method(self.method.name, self.method.model_extra or {})
         parts += method_parts(transform, self.label, self.update.scoring)
-        if broken(Facet.ANSWERS, parts):
+        if broken(Facet.ANSWERS, parts) or broken(Facet.HERE, parts):
             needs, further = {f"method {self.label!r}": transform.needs}, self.measures
             plan = plan_measures(needs, scoring=self.update.scoring, further=further, models=self.optional_models)
             parts += measure_parts(plan.measures)
@@ -137,7 +137,7 @@ class Config(Section):
 
     @property
     def optional_models(self) -> tuple[str, ...]:
-        """Names of what measures use and only some runs have: critic, services of extensions, plan of `prompt.plan`."""
+        """Names of optional models and services that this run has: critic, services of extensions, `prompt.plan`."""
         asked = {"critic": self.critic, **self.extensions(), "plan": self.prompt.plan}
         return tuple(name for name, given in asked.items() if given and name in OPTIONAL)
 

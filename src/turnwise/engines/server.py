@@ -187,7 +187,7 @@ class ServerEngine:
                 "ignore_eos": True,  # `stop_ids` holds all stop tokens
                 "temperature": sampling.temperature,
                 "top_p": sampling.top_p,
-                "seed": _seed(sampling.seed, drawn, len(prompt)),
+                "seed": seed_of(sampling.seed, drawn, len(prompt)),
                 "logprobs": 0,  # of the sampled token only
                 "detokenize": False,
                 **({} if sampling.schema is None else {"structured_outputs": {"json": sampling.schema}}),
@@ -215,7 +215,7 @@ class ServerEngine:
 
         def told(choice: dict[str, Any]) -> Generation:
             begun = prompt[len(prompt) - sampling.begun :]
-            generation = _until(sampling.stop, _generation(choice, sampling), self.decode, begun)
+            generation = until(sampling.stop, _generation(choice, sampling), self.decode, begun)
             return dataclasses.replace(generation, version=self.version)
 
         async with self._server.gate:
@@ -288,7 +288,7 @@ def _generation(choice: dict[str, Any], sampling: Sampling) -> Generation:
     return Generation(ids, logprobs, ids[-1] not in sampling.stop_ids)
 
 
-def _until(stop: Sequence[str], generation: Generation, decode: Decode | None, begun: Sequence[int] = ()) -> Generation:
+def until(stop: Sequence[str], generation: Generation, decode: Decode | None, begun: Sequence[int] = ()) -> Generation:
     """Cut a response after the token that completes a stop text; with token ids only, the server cannot do so.
 
     Args:
@@ -307,7 +307,7 @@ def _until(stop: Sequence[str], generation: Generation, decode: Decode | None, b
     return generation
 
 
-def _seed(seed: int, conversation: int, position: int) -> int:
+def seed_of(seed: int, conversation: int, position: int) -> int:
     """Make a 63-bit seed per response; the server's draws depend on nothing else."""
     digest = hashlib.blake2b(f"{seed} {conversation} {position}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1

@@ -30,8 +30,15 @@ class EngineConfig(Kinds):
         """Return the settings of all engines by name."""
         return {**ENGINES, ":": OwnEngineConfig}
 
+    remote: ClassVar[Any] = None
+    """Makes the model that stands for weights that the engine keeps on a server, a `RemoteModel`."""
+
     def check(self) -> None:
         """Raise a ConfigError if the engine cannot be reached, before minutes of preparation."""
+
+    def learner(self) -> Any:
+        """Return what makes the learner of a run whose weights the engine keeps; None: the trainer's own learns."""
+        return None
 
     def make(self, policy: Any, *, rounded: bool = False, apart: bool = False) -> Engine:
         """Make the engine, which generates with a policy's weights.

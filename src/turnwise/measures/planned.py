@@ -7,7 +7,7 @@ from turnwise.measures.base import Columns, Played, measure
 
 @measure(provides=("switch", "subgoal_changed"), model="plan")
 def subgoals(step: Played, columns: Columns) -> Columns:
-    """Read decision and subgoal of each response; a first response that keeps is told as such.
+    """Read decision and subgoal of each response; a first response that keeps is reported as keeping.
 
     A response without a decision keeps the subgoal. Its subgoal is compared with that of the turn before; if one of
     them states none, it is not changed.

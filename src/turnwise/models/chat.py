@@ -53,7 +53,11 @@ def chat_format(tokenizer: PreTrainedTokenizerBase, prompt: PromptConfig) -> For
 
 
 def _conversation(tokenizer: PreTrainedTokenizerBase, system: str, *, think: bool) -> tuple[str, str]:
-    """Render the begin of a conversation, and a longer one. The first user message has what the system may not say."""
+    """Render the start of a conversation, and a longer one. The first user message has what the system may not say.
+
+    Raises:
+        ConfigError: The template refuses a conversation of user and assistant.
+    """
     refusal: Exception | None = None
     apart = [{"role": "system", "content": system}, {"role": "user", "content": OBSERVATIONS[0]}]
     together = [{"role": "user", "content": "\n\n".join(filter(None, (system, OBSERVATIONS[0])))}]

@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from turnwise.base.errors import ConfigError, DataError
 from turnwise.models.adapters import base_of_roles, load_roles, roles_of, save_adapters, use_adapter
 from turnwise.models.format import Format
+from turnwise.models.remote import RemoteModel, load_remote
 from turnwise.models.settings import ModelConfig
 
 SETTINGS = "policy.json"
@@ -36,6 +37,14 @@ class Policy:
     def decode(self, ids: Sequence[int]) -> str:
         """Decode token ids to text."""
         return str(self.tokenizer.decode(list(ids)))
+
+    @property
+    def num_words(self) -> int:
+        """Tokens that the model can generate."""
+        if isinstance(self.model, RemoteModel):
+            return len(self.tokenizer)
+        layer: Any = self.model.get_output_embeddings()
+        return layer.weight.shape[0]
 
     def save(self, folder: Path) -> None:
         """Save model and tokenizer in transformers' layout, and the format.
@@ -60,7 +69,7 @@ def load_policy(folder: Path) -> Policy:
     try:
         settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
         roles = settings.get("roles", ())
-        model = load_model(base_of_roles(folder, roles) if roles else str(folder))
+        model: Any = load_remote(folder) or load_model(base_of_roles(folder, roles) if roles else str(folder))
         if roles:
             load_roles(model, folder, roles)
         tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -97,7 +106,9 @@ def load_model(name: str) -> PreTrainedModel:
 
 
 def choose_trainable(model: PreTrainedModel, config: ModelConfig) -> None:
-    """Make the weights trainable that the configuration names."""
+    """Make the weights trainable that the configuration names; a server decides for those that it has."""
+    if isinstance(model, RemoteModel):
+        return
     if config.train == "lora":
         for name, parameter in model.named_parameters():
             parameter.requires_grad_("lora_" in name)

@@ -109,6 +109,8 @@ class ModelConfig(Section):
             yield Part("model.train='lora'", {Facet.UNFROZEN: "trains adapters alone"})
         if self.adapters:
             yield Part("model.adapters", {Facet.REPLAY: "learns from the turns of each role apart"})
+        if self.train != "full":
+            yield Part(f"model.train={self.train!r}", needs={Facet.HERE: "chooses among them"}, mend="set it to full")
 
 
 class PromptConfig(Section):
@@ -157,8 +159,8 @@ class CriticConfig(Kinds):
     """What the critic learns: the method's own target, such as advantage + value of GAE, or the discounted return.
     Methods without a target of their own use the return. With ArCHer, "method" means temporal differences."""
     discount: float = pydantic.Field(default=1.0, ge=0, le=1)
-    """Discount per turn of target = "return", for which give it the method's discount, and of ArCHer's Q; the paper has
-    0.95."""
+    """Discount per turn, with target = "return" (give it the method's discount) and for ArCHer's Q (0.95 in the
+    paper)."""
     warmup_steps: int = pydantic.Field(default=0, ge=0)
     """Training steps at the start in which only the critic learns."""
 
@@ -251,6 +253,9 @@ class RidgeCriticConfig(CriticConfig, kind="ridge"):
 
     def parts(self) -> Iterator[Part]:
         """Return what the critic needs; see `turnwise.base.facets`."""
+        yield Part(
+            f"critic.kind={self.kind!r}", needs={Facet.HERE: "reads their hidden states"}, mend="set critic=false"
+        )
         if self.peers:
             alone = {Facet.SINGLE: "reads the returns of others in the group, which tell those of a match's players"}
             yield Part("critic.peers=true", needs=alone, mend="set critic.peers=false and critic.visits=false")

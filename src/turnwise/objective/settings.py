@@ -129,10 +129,32 @@ class UpdateConfig(Section):
         if self.mismatch_cap is not None:
             needs = {Facet.SCORED: "weighs tokens by the trainer's probabilities over the engine's"}
             yield Part(f"update.mismatch_cap={self.mismatch_cap:g}", needs=needs)
+        yield from self._needs_of_loss()
         if self.only_norms:
             needs = {Facet.UNFROZEN: "trains the gains of normalisation layers"}
             mend = "set update.only_norms=false, with a learning rate for adapters such as update.learning_rate=1e-4"
             yield Part("update.only_norms=true", needs=needs, mend=mend)
+
+    def _needs_of_loss(self) -> Iterator[Part]:
+        """Return the parts of settings whose loss needs more than log-probabilities, or another loss than a server's."""
+        of_loss = {
+            f"importance={self.importance!r}": self.importance != "token",
+            "tokens": self.tokens is not None,
+            "dual_clip": self.dual_clip is not None,
+            "terms": bool(self.terms),
+            "policy=false": not self.policy,
+        }
+        for name in (name for name, given in of_loss.items() if given):
+            yield Part(f"update.{name}", needs={Facet.LOSS: "changes it"})
+        if self.tokens is not None:
+            yield Part("update.tokens", needs={Facet.ENTROPY: "may read them"})
+        of_weights = {
+            "entropy_bonus": self.entropy_bonus,
+            "entropy": self.entropy,
+            "clip_correction": self.clip_correction,
+        }
+        for name in (name for name, given in of_weights.items() if given):
+            yield Part(f"update.{name}", needs={Facet.HERE: "needs another gradient than that of log-probabilities"})
 
     @pydantic.model_validator(mode="after")
     def _parts_fit(self) -> "UpdateConfig":

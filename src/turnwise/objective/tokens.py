@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from turnwise.base.errors import BatchError
 from turnwise.credit.segments import Segments, components
 from turnwise.models.adapters import roles_of, use_adapter
+from turnwise.models.remote import RemoteModel
 from turnwise.objective.contexts import Contexts
 from turnwise.objective.frozen_output import frozen_logprobs, is_frozen_linear
 from turnwise.objective.packing import Packed, can_pack, pack, packed_hidden
@@ -65,7 +66,7 @@ class Sequences:
                     token_ids.append([])
                     generated.append([])
                     owner.append(number)
-                    actors.append(turn.actor)
+                    actors.append(turn.extras.get("actor", ""))
                     trees.append(tree_of.setdefault(id(_root(turn)), len(tree_of)))
                 ids = token_ids[-1]
                 ids += turn.prompt_ids
@@ -349,6 +350,8 @@ def score(
     `watch` is called with the tokens and the hidden states of each micro-batch. `contexts` keeps what the passes
     computed, and nothing from before.
     """
+    if isinstance(model, RemoteModel):
+        return model.score(sequences, temperature)
     if contexts is not None:
         contexts.clear()
     logprob_T = np.full(sequences.tokens.num_elements, np.nan)

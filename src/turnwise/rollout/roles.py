@@ -28,7 +28,7 @@ def by_role(experience: Experience, roles: Sequence[str]) -> tuple[Experience, n
     divided: list[tuple[Trajectory, list[tuple[int, int]]]] = []
     for number, trajectory in enumerate(experience.used):
         for rank, role in enumerate(roles):
-            own = [place for place, turn in enumerate(trajectory.turns) if turn.actor == role]
+            own = [place for place, turn in enumerate(trajectory.turns) if turn.extras.get("actor", "") == role]
             if own:
                 group = trajectory.group * len(roles) + rank
                 part = dataclasses.replace(trajectory, turns=_own_turns(trajectory.turns, own), group=group)

@@ -38,7 +38,8 @@ def critic_columns(settings: CriticConfig | None, plan: Plan) -> tuple[str, ...]
     """Return the columns that the critic of a run estimates; none without a critic.
 
     Raises:
-        ConfigError: There is a critic, but nobody reads a column of its, or the folder of its model is missing.
+        ConfigError: There is a critic, but no method or measure reads its columns, or the folder of its model is
+            missing.
     """
     if settings is None:
         return ()

@@ -22,7 +22,7 @@ LOGGED = ("success", "turns", "invalid", "entropy")
 """Numbers in a log line."""
 SLOW_S = 1.0
 """Length of a first step from which on the time of all is told (seconds)."""
-ALWAYS_ZERO = "how-to/train-your-agent.md#my-reward-is-always-0"
+ALWAYS_ZERO = "how-to/reward-is-always-0.md"
 """Where to read what to do about rewards that do not differ."""
 STAGES = tuple(f"time/{stage}_s" for stage in ("rollout", "score", "measure", "credit", "update", "weights"))
 

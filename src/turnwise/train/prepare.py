@@ -136,5 +136,5 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     if run.evaluation_is_due and step not in evaluated:  # a new run, or one that ended during an evaluation
         evaluate_held_out(run)
     if "reference" in measures.models:
-        run.models = Models(**models, reference=NamedModel(first_policy(folder, device)))
+        run.models = Models(**models, reference=NamedModel(first_policy(folder, device, config.engine)))
     return run

@@ -1,5 +1,11 @@
-"""Write the reference page of biases: `python -m turnwise.credit.analysis > docs/reference/bias.md`."""
+"""Write the reference page of biases: `python -m turnwise.credit.analysis > docs/reference/bias.md`.
 
+With `--by-problem`, its data: `python -m turnwise.credit.analysis --by-problem > docs/reference/bias-by-problem.csv`.
+"""
+
+import csv
+import io
+import sys
 from importlib.resources import files
 
 from turnwise.base.tables import as_markdown, as_text
@@ -9,8 +15,10 @@ from turnwise.credit.analysis.decisions import PROBLEMS
 from turnwise.credit.analysis.drift import measure_drift
 from turnwise.credit.analysis.tables import across_problems, drifts, summary
 
-_MARK = "## Drift of entropy"
-GUIDE, _, _DRIFT = (files("turnwise.credit.analysis") / "guide.txt").read_text(encoding="utf-8").partition(_MARK)
+BY_PROBLEM = {"cosine": "cosine", "variance, RLOO = 1": "noise_vs_rloo"}
+"""What the data has of every problem, to its attribute."""
+MARK = "## Drift of entropy"
+GUIDE, _, DRIFT = (files("turnwise.credit.analysis") / "guide.txt").read_text(encoding="utf-8").partition(MARK)
 
 
 def page() -> str:
@@ -23,18 +31,26 @@ def page() -> str:
     return "\n".join(
         [
             GUIDE.format(HISTORY=HISTORY),
-            as_markdown(summary(measured)),
+            f"```text\n{as_text(summary(measured))}\n```",
             "\n## The problems\n",
             as_markdown(problems),
-            "\n## Cosine by problem\n",
-            f"```text\n{as_text(across_problems(measured, 'cosine'))}\n```",
-            "\n## Variance by problem, RLOO = 1\n",
-            f"```text\n{as_text(across_problems(measured, 'noise_vs_rloo'))}\n```",
-            f"\n{_MARK}{_DRIFT}",
-            as_markdown(drifts(measure_drift())),
+            "\n[Cosine and variance of every method in every problem](bias-by-problem.csv).",
+            f"\n{MARK}{DRIFT}",
+            f"```text\n{as_text(drifts(measure_drift()))}\n```",
         ]
     )
 
 
+def by_problem() -> str:
+    """Write cosine and variance of every method in every problem as CSV."""
+    measured, text = list(rows()), io.StringIO()
+    for number, (name, key) in enumerate(BY_PROBLEM.items()):
+        head, *lines = across_problems(measured, key)
+        csv.writer(text, lineterminator="\n").writerows(
+            [*([] if number else [("measure", *head)]), *((name, *line) for line in lines)]
+        )
+    return text.getvalue().rstrip()
+
+
 if __name__ == "__main__":
-    say(page())
+    say(by_problem() if "--by-problem" in sys.argv[1:] else page())

@@ -18,7 +18,7 @@ def rose(*, alpha: float = 0.0) -> Transform:
     has a return above 0. The credit of a trajectory's segments sums to its return minus the group's mean. The paper's
     loss is Dr. GRPO's: `aggregate = "constant"` in `[update]`.
 
-    The released code pools branch points by their position; here they are told apart by the tokens before them.
+    The released code pools branch points by their position; here the tokens before them tell them apart.
 
     Args:
         alpha: Strength of the penalty for longer successes. 0, as in the released script, leaves it out; the paper

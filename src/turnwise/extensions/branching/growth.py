@@ -29,7 +29,7 @@ def arpo(
     entropy_weight: float = 0.2,
     first_tokens: int = 20,
 ) -> Growth:
-    """Fork after an observation where the policy has become more uncertain than at the trajectory's begin.
+    """Fork after an observation where the policy has become more uncertain than at the start of the trajectory.
 
         H_t = sum of the token entropies of the first `first_tokens` tokens of response t / log(vocabulary)
         fork after response t if clip(u - entropy_weight (H_t - H_0), 0, 1) <= probability,   u ~ U(0, 1)

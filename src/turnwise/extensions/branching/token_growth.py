@@ -38,7 +38,7 @@ def spo_tree(group: Group, *, branching: list[int] | None = None, tokens: int = 
 
     Play `branching[0]` trajectories from the start. Then, level by level, let each trajectory with more than
     `level * tokens` generated tokens part there into `branching[level]`. A trajectory goes on as one of them, so all
-    but the first are forks, and no token is generated in vain. Levels count the tokens over all responses. The last
+    but the first are forks, and every generated token is used. Levels count the tokens over all responses. The last
     level runs to the end. A group with short trajectories has fewer than the product of `branching`.
 
     Args:

@@ -33,7 +33,7 @@ Equal = Callable[[str, str], bool]
 
 
 def same_action(one: str, other: str) -> bool:
-    """Return whether two actions are the same text but for white space, or the same JSON (numbers within 1e-6).
+    """Return whether two actions are the same text except for white space, or the same JSON (numbers within 1e-6).
 
     JSON that is nested too deep to be read, or holds numbers too large to be compared, is not the same.
     """

@@ -77,7 +77,7 @@ class PivotsConfig(DemonstrationsConfig, kind="pivot_rl"):
     """Share of right responses from which on a state is too easy. The paper's value is not known; 1 excludes none."""
     equal: str | None = None
     """Function of the policy's action and the expert's that returns whether they do the same, `module:function`.
-    Default: the same text but for white space, or the same JSON."""
+    Default: the same text except for white space, or the same JSON."""
     reprofile: float | None = pydantic.Field(default=None, gt=0, le=1)
     """Mean reward of a step from which on the next one makes a new profile. Default: never."""
 

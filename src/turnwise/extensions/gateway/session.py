@@ -230,7 +230,7 @@ class Session:
             reply = self._reply(generation, call, keys)
             turns = self.trajectory.turns
             continues = not index and parent is not None and bool(turns) and turns[-1] is parent.turn
-            continues = continues and parent.turn.actor == actor  # a role may have weights of its own
+            continues = continues and parent.turn.extras.get("actor", "") == actor  # a role may have weights of its own
             turn = Turn(
                 observation=last_message(call.messages),
                 state_key=key,

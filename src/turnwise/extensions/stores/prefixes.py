@@ -47,7 +47,7 @@ class Ratio:
     waits: int = 0
 
     def follow(self, pass_rate: float | None) -> None:
-        """Take in the pass rate of a step, None without a task of this kind, and change the value where due."""
+        """Record the pass rate of a step (None without a task of this kind), and adjust the value when due."""
         self.waits = max(0, self.waits - 1)
         if pass_rate is None:
             return

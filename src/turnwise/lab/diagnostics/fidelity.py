@@ -63,7 +63,7 @@ def measure_fidelity(credit: Mapping[str, Float[np.ndarray, " R"]], truth: Truth
         groups: Segments of the responses, one per group.
 
     Raises:
-        RunError: There are fewer than three groups, or the true advantages cannot be told from zero.
+        RunError: There are fewer than three groups, or the true advantages do not differ significantly from zero.
     """
     return compare({name: group_sums(advantage_R, truth, groups) for name, advantage_R in credit.items()})
 
@@ -75,7 +75,7 @@ def compare(sums: Mapping[str, Sums]) -> Fidelities:
         sums: Sums over each group, by method; the first method is what others are compared with.
 
     Raises:
-        RunError: There are fewer than three groups, or the truth cannot be told from zero.
+        RunError: There are fewer than three groups, or the truth does not differ significantly from zero.
     """
     num_groups = len(next(iter(sums.values())))
     if num_groups < 3:
