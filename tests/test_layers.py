@@ -19,8 +19,8 @@ FILES = {file.relative_to(SOURCE).as_posix(): file for file in sorted(SOURCE.rgl
 # lower layers first; a file may import its own layer and those below
 CREDIT_LAYERS = [
     "base/version.py",
-    "base/moved.py",
     "base/errors.py",
+    "base/moved.py",
     "base/imports.py",
     "credit/inputs.py",
     "credit/segments.py",
@@ -159,7 +159,6 @@ ABOUT_AEM = {
     "credit/methods/empg.py",  # compares itself with it
     "credit/transforms/modulation.py",  # its coefficient
     "credit/entropy.py",  # its theory, and the analyses of its paper
-    "credit/analysis/__main__.py",
     "credit/analysis/drift.py",
     "credit/analysis/tables.py",
     "lab/diagnostics/dynamics.py",

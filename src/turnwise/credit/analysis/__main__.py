@@ -6,7 +6,7 @@ With `--by-problem`, its data: `python -m turnwise.credit.analysis --by-problem 
 import csv
 import io
 import sys
-from pathlib import Path
+from importlib.resources import files
 
 from turnwise.base.tables import as_markdown, as_text
 from turnwise.base.terminal import say
@@ -18,7 +18,7 @@ from turnwise.credit.analysis.tables import across_problems, drifts, summary
 BY_PROBLEM = {"cosine": "cosine", "variance, RLOO = 1": "noise_vs_rloo"}
 """What the data has of every problem, to its attribute."""
 MARK = "## Drift of entropy"
-GUIDE, _, DRIFT = (Path(__file__).parent / "guide.txt").read_text(encoding="utf-8").partition(MARK)
+GUIDE, _, DRIFT = (files("turnwise.credit.analysis") / "guide.txt").read_text(encoding="utf-8").partition(MARK)
 
 
 def page() -> str:
