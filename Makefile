@@ -5,7 +5,7 @@
 # make test-newest, test-lowest    the trainer's tests with the newest packages, or the oldest pyproject.toml allows
 # make check        lint, types, Dockerfiles           make bench   the benchmarks that need nothing but this checkout
 # make docs         the documentation as a site in site/
-# make crosscheck-verl, -trl, -trl-vllm, -padded, -areal, -openenv, -verifiers, -gateway    beside other packages
+# make crosscheck-verl, -trl, -trl-vllm, -padded, -areal, -openenv, -verifiers, -gateway, -agents    beside others
 # Each sets up what it needs first, in .venv, or .venv-verl and so on.
 
 PYTHON ?= python3
@@ -96,7 +96,7 @@ crosscheck-%: .venv-%/installed
 .PRECIOUS: .venv-%/installed
 .venv-%/installed: benchmarks/requirements-%.txt
 	$(PYTHON) -m venv .venv-$*
-	$(if $(filter verl trl trl-vllm padded areal gateway,$*),\
+	$(if $(filter verl trl trl-vllm padded areal gateway agents,$*),\
 	  .venv-$*/bin/python -m pip install --quiet --constraint constraints.txt torch)
 	$(if $(ALONE_$*),.venv-$*/bin/python -m pip install --quiet --no-deps $(ALONE_$*))
 	.venv-$*/bin/python -m pip install --quiet --requirement benchmarks/requirements-$*.txt

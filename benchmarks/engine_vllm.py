@@ -34,7 +34,7 @@ from transformers import PreTrainedModel
 from turnwise.engines.base import Engine, Sampling
 from turnwise.engines.local import LocalEngine
 from turnwise.engines.server import ServerEngine
-from turnwise.engines.settings import EngineConfig
+from turnwise.engines.settings import ServerEngineConfig
 
 CONTEXT = 2048
 OPTIONS = {
@@ -158,7 +158,7 @@ def main() -> None:
     with served(model, python, max(options.conversations), options.block_size, options.eager) as url:
         engines: dict[str, Engine] = {
             "turnwise": LocalEngine(model, rounded=True),
-            "vLLM": ServerEngine(model, EngineConfig(name="server", url=url), max_context=CONTEXT),
+            "vLLM": ServerEngine(model, ServerEngineConfig(name="server", url=url), max_context=CONTEXT),
         }
         for engine in engines.values():  # the first requests compile
             asyncio.run(played(engine, prompts(2, 2, 8), Sampling(max_new_tokens=4, stop_ids=NO_STOP), url))

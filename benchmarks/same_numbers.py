@@ -24,7 +24,10 @@ EARLIER = "update.old_policy=behavior"
 CASES: dict[str, tuple[str, list[str]]] = {
     "default": ("household-tiny-aem", []),
     "frozen-lake": ("frozen-lake-tiny-aem", []),
-    "smollm2": ("household-smollm2-aem", ["run.steps=1", "rollout.groups=2", "rollout.group_size=2"]),
+    "smollm2": (
+        "household-smollm2-aem",
+        ["run.steps=1", "rollout.groups=2", "rollout.group_size=2", "warmstart.games=32", "warmstart.steps=4"],
+    ),
     "grpo": (FROZEN_LAKE, []),
     "tree_grpo": (FROZEN_LAKE, [*SMALL, 'rollout.collector={name="branching",rule="tree_grpo"}']),
     "arpo": (FROZEN_LAKE, [*SMALL, 'rollout.collector={name="branching",rule="arpo"}']),

@@ -13,7 +13,7 @@ from typing import Literal
 from PIL import Image
 from playwright.sync_api import Page, ViewportSize, sync_playwright
 
-from turnwise.credit.methods import COMPARED
+from turnwise.credit.compared import COMPARED
 from turnwise.lab.report.write import write_report
 
 IMAGES = Path(__file__).parent / "images"
@@ -41,12 +41,14 @@ def shoot_report(runs: list[Path], turn: str | None) -> None:
         page = browser.new_page(viewport=WIDE)
         page.set_default_timeout(PATIENCE_MS)
         page.goto(url)
-        page.wait_for_selector("body[data-ready=yes]")
+        page.wait_for_selector("body[data-drawn=yes]")
         shoot(page, "report-light.png", WIDE, "light", "body")
         if turn:
             page.evaluate("hash => { location.hash = hash; }", turn)
             page.wait_for_selector(".turn.here")
+        page.click("#view")  # a row per rollout
         shoot(page, "report-dark.png", WIDE, "dark", "#rollouts")
+        page.click("#view")
         shoot(page, "report-phone.png", PHONE, "light", "#rollouts")
         browser.close()
 

@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.fuzz import described, report
+from tests.integrations.logs.test_agents import atif, episode, pair, rollout
 from tests.integrations.logs.test_formats import EVAL, chat, sample, traced, verifiers
 from turnwise.commands.cli import main
+from turnwise.integrations.logs.formats import READ
 
 DEEP: Any = []
 for _ in range(600):
@@ -65,6 +67,10 @@ def logs() -> dict[str, bytes]:
         "spans.jsonl": lines(*traced()),
         "inspect.json": json.dumps({"eval": {"task": "t", "model": "m"}, "samples": [sample(), sample()]}).encode(),
         "sums.eval": EVAL.read_bytes(),
+        "trajectory.json": json.dumps(atif()).encode(),
+        "traces.jsonl": lines(episode("a"), episode("b", 0.0)),
+        "rollouts.jsonl": lines(rollout(0, 1.0), rollout(1, 0.0)),
+        "requests.jsonl": lines(pair(chat()["messages"][:2], chat()["messages"][2], reward=1)),
     }
 
 
@@ -166,9 +172,7 @@ def fuzz_logs(cases: int, seed: int) -> Iterator[str]:
     for number in range(cases):
         chance = random.Random(f"{seed}-{number}")
         path = write_case(chance, good)
-        kind = chance.choice(
-            ([], [], [], ["--format", chance.choice(("chat", "opentelemetry", "inspect", "verifiers"))])
-        )
+        kind = chance.choice(([], [], [], ["--format", chance.choice(READ)]))
         reward = chance.choice(([], [], ["--reward", "other"]))
         out, said = io.StringIO(), io.StringIO()
         wrong = ""

@@ -38,9 +38,8 @@ def test_overrides_win_in_their_order(recipe):
 
 
 def test_texts_and_paths_need_no_quotes():
-    config = load_config(
-        None, ["run.name=1e3", "run.folder=007", "log.wandb=true", "engine.sync_folder=/x", "run.steps=3"]
-    )
+    server = ["engine.name=server", "engine.sync_folder=/x"]
+    config = load_config(None, ["run.name=1e3", "run.folder=007", "log.wandb=true", *server, "run.steps=3"])
     assert (config.run.name, config.run.folder, config.run.steps) == ("1e3", Path("007"), 3)
     assert (config.log.wandb, config.engine.sync_folder) == ("true", Path("/x"))
     assert load_config(None, ['run.name="0"']).run.name == "0"
@@ -247,3 +246,50 @@ def test_false_is_no_correction_of_ratios(name):
     plain = load_config(None, ["rollout.max_lag=1"])
     assert plain.update.old_policy == "behavior"
     assert load_config(None, ["rollout.max_lag=1", f"update.{name}=false"]) == plain
+
+
+RLEP = {"name": "rlep", "capacity": 4, "replays": 2}
+
+
+def test_a_section_of_several_kinds_has_the_fields_of_its_kind():
+    config = parse_config({"store": RLEP, "critic": {}, "method": "gae"})
+    assert set(config.model_dump()["store"]) == {*RLEP, "per_task", "max_age", "start", "damaged"}
+    assert "memory" not in config.model_dump()["critic"]
+    assert parse_config(config.model_dump(mode="json")) == config
+
+
+def test_what_earlier_versions_recorded_is_read_as_one_kind():
+    """They wrote the options of every kind, with their defaults."""
+    others = {"tau": None, "transcript": None, "cap": 30, "adaptive": True, "evaluate": None, "least": 10}
+    critic = {
+        "kind": "ridge",
+        "learning_rate": 1e-3,
+        "clip": None,
+        "name": "policy",
+        "transitions": 100_000,
+        "memory": 3,
+    }
+    now = {"store": RLEP, "critic": {"kind": "ridge", "memory": 3}, "method": "gae"}
+    assert parse_config({**now, "store": {**RLEP, **others}, "critic": critic | {"memory": 3}}) == parse_config(now)
+
+
+@pytest.mark.parametrize(
+    ("store", "message"),
+    [
+        ({"name": "rlepp", "capacity": 4}, r"unknown store\.name 'rlepp'\. Did you mean 'rlep'\?"),
+        ({"capacity": 4}, r"store\.name needs a value\. Known: prefix_sampling, r3, rlep, slea_rl"),
+        ({"name": "rlep", "replays": 3}, r"store\.capacity needs a value"),
+        (
+            {"name": "rlep", "capacity": 4, "replays": 1, "cap": 3},
+            "store.cap is an option of store.name='prefix_sampling'",
+        ),
+        (
+            {"name": "rlep", "capacity": 4, "replays": 1, "capac": 3},
+            "unknown key 'store.capac'. Did you mean 'capacity'",
+        ),
+        ("rlep", 'store is a section, got "rlep"; write store.KEY=VALUE, such as store.name=rlep'),
+    ],
+)
+def test_a_mistake_in_a_section_of_several_kinds_is_one_line(store, message):
+    with pytest.raises(ConfigError, match=message):
+        parse_config({"store": store})

@@ -17,9 +17,9 @@ import pytest
 from tests.needs import skip_without
 from tests.promises import assert_printed
 from turnwise.base.errors import ConfigError
+from turnwise.base.recipes import find_recipe
 from turnwise.commands.cli import _parse
 from turnwise.config import load_config
-from turnwise.config.recipes import find_recipe
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
 from turnwise.lab.diagnostics.study import load_study
@@ -144,3 +144,13 @@ def test_the_first_picture_of_the_readme_has_a_light_and_a_dark_version() -> Non
     (dark,) = re.findall(r'prefers-color-scheme: dark\)" srcset="([^"]+)"', picture[1])
     (light,) = re.findall(r'<img [^>]*src="([^"]+)"', picture[1])
     assert dark == light.replace("light", "dark") != light
+
+
+def test_each_part_of_your_own_fits_a_screen() -> None:
+    page = (ROOT / "docs" / "how-to" / "extend.md").read_text()
+    headings = re.findall(r"^## (?:A|An) (\w+)", page, re.MULTILINE)
+    assert headings == ["method", "measure", "loss", "collector", "environment", "engine"]
+    files = {name: block for name, block in BLOCK.findall(page) if name}
+    assert len(files) == len(headings)
+    assert all(len(block.splitlines()) <= 30 for block in files.values())
+    assert len(page.split()) <= 1100

@@ -46,6 +46,17 @@ def test_an_example_is_short_and_says_what_it_shows(name):
     assert f"python examples/{name}.py" in (ast.get_docstring(ast.parse(text)) or "")
 
 
+def test_an_agent_of_another_package_is_a_page_that_the_cross_check_plays():
+    checked = (FOLDER.parent / "tests" / "crosscheck" / "agents" / "test_agents.py").read_text()
+    listed = (FOLDER.parent / "docs" / "how-to" / "agents.md").read_text()
+    agents = [*(FOLDER / "agents").glob("*.py")]
+    assert len(agents) == 8
+    for path in agents:
+        assert len(path.read_text().splitlines()) <= 65
+        assert path.stem in checked
+        assert path.stem in listed
+
+
 @pytest.mark.parametrize("name", ALONE)
 def test_an_example_prints_what_it_promises(name, tmp_path):
     printed = run([SCRIPTS[name]], tmp_path)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import turnwise
-from turnwise.config.recipes import shipped_recipes
+from turnwise.base.recipes import shipped_recipes
 
 SOURCE = Path(turnwise.__file__).parent
 FILES = {file.relative_to(SOURCE).as_posix(): file for file in sorted(SOURCE.rglob("*.py"))}
@@ -19,8 +19,8 @@ FILES = {file.relative_to(SOURCE).as_posix(): file for file in sorted(SOURCE.rgl
 # lower layers first; a file may import its own layer and those below
 CREDIT_LAYERS = [
     "base/version.py",
-    "base/moved.py",
     "base/errors.py",
+    "base/moved.py",
     "base/imports.py",
     "credit/inputs.py",
     "credit/segments.py",
@@ -154,11 +154,11 @@ def test_only_two_files_lie_beside_the_folders():
 ABOUT_AEM = {
     "credit/methods/aem.py",  # defines it
     "credit/methods/__init__.py",  # registers it
+    "credit/compared.py",  # what pages compare, without the import of the methods
     "credit/methods/former.py",  # reads recipes that named it by a key
     "credit/methods/empg.py",  # compares itself with it
     "credit/transforms/modulation.py",  # its coefficient
     "credit/entropy.py",  # its theory, and the analyses of its paper
-    "credit/analysis/__main__.py",
     "credit/analysis/drift.py",
     "credit/analysis/tables.py",
     "lab/diagnostics/dynamics.py",

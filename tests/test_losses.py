@@ -47,6 +47,23 @@ def test_losses_are_weighted_sums():
     assert result.clipped == pytest.approx(float((weight * columns[3]).sum()))
 
 
+@pytest.mark.parametrize(("ratio", "advantage", "loss", "binds"), CLIP)
+def test_a_clip_that_keeps_the_gradient_above_its_bound(ratio, advantage, loss, binds):
+    """The value is PPO's. A good token above the bound has the slope of the bound; the card of AEPO: 1.2 at 1 + 0.2."""
+    old = torch.tensor([-1.0], dtype=torch.float64)
+    logprob = (old + math.log(ratio)).requires_grad_()
+    result = policy_loss(logprob, old, tokens(advantage), tokens(1.0), clip="keep", clip_low=0.2, clip_high=0.3)
+    assert result.loss.item() == pytest.approx(loss)
+    assert result.clipped == float(binds)
+    result.loss.backward()
+    assert logprob.grad is not None
+    kept = -1.3 * advantage if ratio > 1.3 and advantage > 0 else 0.0
+    assert logprob.grad.item() == pytest.approx(kept if binds else -ratio * advantage)
+    single: Any = {"clip_low": tokens(0.2), "clip_high": tokens(0.3)}
+    wide = policy_loss(logprob, old, tokens(advantage), tokens(1.0), clip="keep", **single)
+    assert wide.loss.item() == pytest.approx(loss)
+
+
 def gradient_of(loss, *leaves: torch.Tensor) -> list[float]:
     return torch.cat([g.flatten() for g in torch.autograd.grad(loss, leaves)]).tolist()
 

@@ -11,7 +11,7 @@ import pytest
 
 import turnwise as tw
 from tests.toys import small_config
-from turnwise.base.section import Section
+from turnwise.base.section import Kinds, Section
 from turnwise.commands.cli import _parser
 from turnwise.config import Config
 from turnwise.lab.diagnostics.study import StudyConfig
@@ -56,7 +56,10 @@ def test_made_pages_keep_the_length_of_lines(page):
 
 def settings(model, prefix=""):
     """Every key that a recipe or a study may have, with its field, found apart from the generator."""
-    for name, field in model.model_fields.items():
+    every = [model, *(model.kinds().values() if issubclass(model, Kinds) else ())]
+    for name, field in {
+        (name, id(field)): (name, field) for kind in every for name, field in kind.model_fields.items()
+    }.values():
         kinds = [field.annotation, *get_args(field.annotation)]
         sections = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section)]
         for section in sections:
@@ -90,7 +93,7 @@ def test_defaults_and_bounds_of_settings_are_what_a_recipe_would_say():
         "### `rollout.top_p`\n\n*number, above 0, at most 1, default `1.0`*",
         "### `update.kl`\n\n*number, at least 0, default `0.0`*",
         '### `method`\n\n*name and options, default `"grpo"`*',
-        "### `engine.sync_folder`\n\n*path, not set by default*",
+        '### `engine.sync_folder`\n\n*with `name = "server"`: path, not set by default*',
         "### `seeds`\n\n*integer, at least 1, required*",
     ):
         assert text in REFERENCE["settings"]

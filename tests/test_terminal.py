@@ -5,7 +5,8 @@ import re
 
 import pytest
 
-from turnwise.base.tables import page_as_markdown, page_as_text
+from turnwise.base.errors import did_you_mean
+from turnwise.base.tables import as_text, page_as_markdown, page_as_text
 from turnwise.base.terminal import STYLES, is_tenth, print_page, print_table, say_next
 
 LONG = "pick_clean_then_place_in_recep"
@@ -103,3 +104,50 @@ def test_long_lines_of_markdown_are_broken_between_words_and_tables_are_not():
     assert item[1].startswith("  word")
     assert "* short" in item
     assert f"| a | {'b' * 200} |" in lines
+
+
+WIDE = [("name", "what", "cost"), ("a-name-of-thirty-characters-ab", f"begin {'word ' * 40}end", "1.5 hours")]
+WIDE += [("b", "short", "-")]
+
+
+def test_a_wide_table_fits_a_hundred_columns_and_loses_the_middle_of_its_widest_cells(capsys):
+    print_table(WIDE)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) == 100
+    assert re.fullmatch(r"a-name-of-thirty-characters-ab  begin word [word ]*\.\.\.[word ]* end  1.5 hours", lines[1])
+    assert lines[2].split() == ["b", "short", "-"]
+    print_table(WIDE, wide=True)
+    assert WIDE[1][1] in capsys.readouterr().out
+
+
+def test_names_are_the_last_to_be_shortened():
+    many = [[*"abcde"], ["x" * 60, *["y" * 30] * 4]]
+    _, second = as_text(many, 100).splitlines()
+    assert len(second) == 100
+    assert second.split()[0] == "x" * 60
+    assert [len(cell) for cell in as_text(many, 60).split()[5:]] == [20, 8, 8, 8, 8]
+    numbers = [["head", "number"], ["x" * 60, "0.123 [0.045, 0.678], and more of it"]]
+    assert numbers[1][1] in as_text(numbers, 40)
+
+
+def test_no_bar_is_drawn_into_a_log_even_where_colours_are_forced(monkeypatch):
+    from rich.progress import Progress
+
+    from turnwise.base.terminal import make_console
+
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as many a CI does
+    file = io.StringIO()
+    console = make_console(file)
+    assert not console.is_terminal
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bars:
+        bars.update(bars.add_task("x", total=4), completed=1)
+    assert file.getvalue() == ""
+
+
+@pytest.mark.parametrize("name", ["qqq", "zzz"])
+def test_of_many_options_the_three_nearest_are_named(name):
+    many = [f"household-{number}" for number in range(40)] + ["next", "nonesuch-tiny"]
+    found = re.fullmatch(r" The nearest of 42: (.*)\.", did_you_mean(name, many))
+    assert found
+    assert len(found[1].split(", ")) == 3
+    assert did_you_mean(name, many[:3]) == " Known: household-0, household-1, household-2."

@@ -148,15 +148,30 @@ def test_a_mix_weighs_its_parts_and_names_itself():
 
 
 def test_a_missing_column_names_the_block_the_column_and_what_there_is():
-    complaint = r"modulate_by_entropy needs column 'entropy', .* it has \['entropi'\]. Did you mean 'entropi'"
+    complaint = r"^aem needs column 'entropy', .* it has \['entropi'\]. Did you mean 'entropi'"
     with pytest.raises(BatchError, match=complaint):
         tw.aem()(make_batch(entropi=[0.1, 0.2, 0.3]))
     with pytest.raises(
         BatchError, match=r"add_penalty needs column 'penalty', which this batch does not have; it has \[\]"
     ):
         tw.add_penalty()(make_batch())
+    added = r"^gigpo needs column 'state_key'.* Add columns=\{'state_key': ...\} to the batch \(identifies the state"
+    for method in (tw.gigpo(), tw.gigpo().trace):  # the block that misses it, center_by_group, says nothing to a caller
+        with pytest.raises(BatchError, match=added):
+            method(make_batch())
     with pytest.raises(BatchError, match="center_by_group needs column 'state_key'"):
-        tw.gigpo()(make_batch())
+        tw.chain(tw.outcome_return(), tw.center_by_group(over="responses", same="state_key"))(make_batch())
+
+
+def test_a_block_needs_no_brackets():
+    @tw.block
+    def halve(credit_R, batch, *, by: float = 2.0):
+        """Divide."""
+        return credit_R / by
+
+    assert halve(by=4.0).name == "halve(by=4.0)"
+    np.testing.assert_array_equal(tw.chain(halve(), name="x")(make_batch()), make_batch().reward_R / 2)
+    assert halve.__doc__ == "Divide."
 
 
 # -- state -------------------------------------------------------------------------------------------------------------

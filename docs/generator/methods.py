@@ -34,7 +34,7 @@ Which one to take: [the guide](../how-to/choose-credit.md).
   secondary notes that agree."""
 LOSSES = """
 The objective is a set of orthogonal choices in `[update]`: `importance` token, response (ST-PPO) or
-trajectory (GSPO); `clip` ppo, cispo or none with `clip_low`, `clip_high` (DAPO, NGRPO) and `dual_clip`;
+trajectory (GSPO); `clip` ppo, keep (AEPO), cispo or none with `clip_low`, `clip_high` (DAPO, NGRPO) and `dual_clip`;
 `aggregate`.
 [losses.py](../../src/turnwise/objective/losses.py) says which paper is which setting. In addition to them,
 one rule each for `update.tokens` and `update.entropy`:

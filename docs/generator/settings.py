@@ -13,7 +13,7 @@ import pydantic
 from pydantic_core import PydanticUndefined
 
 from generator.text import prose, sentence, wrap
-from turnwise.base.section import Named, Section
+from turnwise.base.section import Kinds, Named, Section
 from turnwise.config import Config
 from turnwise.lab.diagnostics.study import StudyConfig
 
@@ -77,13 +77,27 @@ def sections_of(field: Any) -> list[type[Section]]:
     return [part for part in (field.annotation, *typing.get_args(field.annotation)) if is_section(part)]
 
 
-def leaves(model: type[pydantic.BaseModel], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every field below a section, with the keys that lead to it; a section that may be missing is a field too."""
-    for name, field in model.model_fields.items():
+def leaves(model: type[pydantic.BaseModel], prefix: str = "") -> Iterator[tuple[str, Any, list[str]]]:
+    """Every field below a section, with the keys that lead to it, and the kinds of the section that have it.
+
+    A section that may be missing is a field too. Kinds that explain a field differently have an entry each.
+    """
+    for name, field, of in _fields(model):
         if not is_section(field.annotation):
-            yield f"{prefix}{name}", field
+            yield f"{prefix}{name}", field, of
         for section in sections_of(field):
             yield from leaves(section, f"{prefix}{name}.")
+
+
+def _fields(model: type[pydantic.BaseModel]) -> Iterator[tuple[str, Any, list[str]]]:
+    yield from ((name, field, []) for name, field in model.model_fields.items())
+    found: dict[tuple[str, str | None], tuple[Any, list[str]]] = {}
+    for kind in model.kinds().values() if issubclass(model, Kinds) else ():
+        for name, field in kind.model_fields.items():
+            if name not in model.model_fields:
+                label = f"{model.named_by} = " + ("your own" if kind.named == ":" else json.dumps(kind.named))
+                found.setdefault((name, field.description), (field, []))[1].append(label)
+    yield from ((name, field, of) for (name, _), (field, of) in found.items())
 
 
 def sections() -> Iterator[tuple[str, Any]]:
@@ -138,14 +152,15 @@ def facts(field: Any) -> str:
     return ", ".join([kind(field.annotation), *bounds, default(field)])
 
 
-def entry(name: str, field: Any) -> list[str]:
+def entry(name: str, field: Any, of: list[str]) -> list[str]:
     """A setting with its facts and its meaning."""
-    return [f"### `{name}`", wrap(f"*{facts(field)}*"), prose(field.description or "")]
+    owners = f"with {' or '.join(f'`{each}`' for each in of)}: " if of else ""
+    return [f"### `{name}`", wrap(f"*{owners}{facts(field)}*"), prose(field.description or "")]
 
 
-def entries(fields: Iterator[tuple[str, Any]]) -> list[str]:
+def entries(fields: Iterator[tuple[str, Any, list[str]]]) -> list[str]:
     """The settings that stand on the page of settings itself."""
-    return [block for name, field in fields if not home(name) for block in entry(name, field)]
+    return [block for found in fields if not home(found[0]) for block in entry(*found)]
 
 
 def home(name: str) -> str:
@@ -155,27 +170,27 @@ def home(name: str) -> str:
 
 def page() -> str:
     """The page of all settings but those of extensions."""
-    top = [(name, field) for name, field in leaves(Config) if "." not in name]
+    top = [found for found in leaves(Config) if "." not in found[0]]
     blocks = [HEAD.rstrip()]
-    for name, field in top:
-        blocks += entry(name, field)
+    for found in top:
+        blocks += entry(*found)
     for section, annotation in sections():
         blocks += [f"## {section}", sentence(inspect.getdoc(annotation) or "")]
         blocks += entries(leaves(annotation, f"{section}."))
         inside = [name for name in ELSEWHERE if name.partition(".")[0] == section]
         blocks += [f"[Settings of `{name}`](../{ELSEWHERE[name]}#settings)." for name in inside]
     blocks += ["## Keys of a study", "In the file that `turnwise study` runs ([how](../how-to/compare.md))."]
-    for name, field in leaves(StudyConfig):
-        blocks += entry(name, field)
+    for found in leaves(StudyConfig):
+        blocks += entry(*found)
     return "\n\n".join(blocks) + "\n"
 
 
 def extended(path: str) -> str:
     """A page that is written by hand, with the settings of its extensions at the end."""
     text, blocks = (DOCS / path).read_text().partition(MARK)[0], []
-    for name, field in leaves(Config):
-        if ELSEWHERE.get(home(name)) == path and not any(name.startswith(f"{same}.") for same in SAME):
-            blocks += entry(name, field)
+    for found in leaves(Config):
+        if ELSEWHERE.get(home(found[0])) == path and not any(found[0].startswith(f"{same}.") for same in SAME):
+            blocks += entry(*found)
     for section, other in SAME.items():
         if ELSEWHERE[section.partition(".")[0]] == path:
             blocks += [f"`{section}` has the keys of [`{other}`](../reference/settings.md#{other})."]

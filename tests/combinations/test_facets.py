@@ -8,9 +8,9 @@ import pytest
 from tests.combinations.table import FEATURES, config_of, data_of
 from turnwise.base.errors import ConfigError
 from turnwise.base.facets import Conflict, Facet, Part, refuse_conflicts
+from turnwise.base.recipes import shipped_recipes
 from turnwise.base.register import COLLECTOR_PARTS, COLLECTORS
 from turnwise.config import Config, load_config, parse_config
-from turnwise.config.recipes import shipped_recipes
 from turnwise.extensions.branching.growth import RULES
 
 AHEAD = Part("ahead=1", {Facet.OUTCOMES: "plays ahead"}, {Facet.OUTCOMES: "starts the groups of each step"})

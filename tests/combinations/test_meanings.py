@@ -152,7 +152,7 @@ def test_a_store_keeps_whole_trajectories_of_steps_that_learn_from_played_tokens
     assert rows
     for row in rows:
         assert len(row.trajectory.turns) == TURNS
-        assert not any(turn.learned for turn in row.trajectory.turns)
+        assert not any(turn.extras.get("learned") for turn in row.trajectory.turns)
         assert all(turn.prompt_ids for turn in row.trajectory.turns)
     replays = [each for step in range(1, 7) for each in rollouts(run, step) if "replayed" in each.info]
     assert {len(each.turns) for each in replays} == {TURNS}

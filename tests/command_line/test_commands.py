@@ -1,13 +1,18 @@
 """What commands do and print."""
 
 import json
+import re
 import subprocess
 import sys
+import time
+import tomllib
+from pathlib import Path
 
 import pytest
 
 from tests.command_line.outcomes import tree
 from tests.command_line.settings import COMMAND, QUICK
+from turnwise.base import heartbeat
 from turnwise.commands.cli import main
 from turnwise.credit.methods import METHODS
 from turnwise.train.folder import RunFolder
@@ -115,6 +120,72 @@ def test_what_needs_no_torch_imports_none(here, arguments):
     result = subprocess.run([sys.executable, "-c", code], cwd=here, capture_output=True, text=True, check=True)
     loaded = {name.partition(".")[0] for name in result.stderr.split()}
     assert not loaded & set(HEAVY)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["recipes"]])
+def test_what_reads_no_recipe_loads_neither_settings_nor_arrays(here, arguments):
+    """Such a command starts in the time that Python needs."""
+    code = f"""import sys, contextlib
+from turnwise.commands.cli import main
+with contextlib.suppress(SystemExit): main({arguments!r})
+print(*sys.modules, file=sys.stderr)"""
+    result = subprocess.run([sys.executable, "-c", code], cwd=here, capture_output=True, text=True, check=True)
+    loaded = set(result.stderr.split())
+    assert not {name.partition(".")[0] for name in loaded} & {*HEAVY, "pydantic", "numpy", "jaxtyping", "asyncio"}
+    assert not {"turnwise.config", "importlib.metadata"} & loaded
+
+
+def test_a_command_that_takes_long_says_so_in_a_log_and_a_server_does_not(here, monkeypatch, capsys):
+    monkeypatch.setattr(heartbeat, "EVERY_S", 0.05)
+    monkeypatch.setattr("turnwise.integrations.logs.write.import_log", lambda *_, **__: time.sleep(0.5) or SystemExit())
+    with pytest.raises(AttributeError):
+        main(["import", "tiny.toml"])
+    assert set(capsys.readouterr().err.splitlines()) == {"import goes on, 0 s so far"}
+    monkeypatch.setattr("turnwise.environments.serve.serve", lambda *_, **__: time.sleep(0.5))
+    assert main(["serve-env", "doors:Doors"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_bars_of_libraries_are_off_in_a_log(monkeypatch):
+    monkeypatch.delenv("TQDM_DISABLE", raising=False)
+    code = "from turnwise.commands.common import quiet; quiet(); from tqdm.auto import tqdm; list(tqdm(range(9)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+
+
+LOG = [
+    {
+        "task": "add",
+        "reward": float(right),
+        "messages": [{"role": "user", "content": "1 + 1?"}, {"role": "assistant", "content": right}],
+    }
+    for right in "01"
+]
+WITHOUT = """import sys, importlib.abc
+class Lacking(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, *_):
+        if name.partition(".")[0] in {lacking!r}: raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Lacking())
+from turnwise.commands.cli import main
+for arguments in {commands!r}:
+    assert main(arguments) == {code}, arguments"""
+
+
+def test_logs_are_read_credited_and_shown_without_torch(tmp_path):
+    (tmp_path / "log.jsonl").write_text("\n".join(map(json.dumps, LOG)))
+    commands = [["import", "log.jsonl"], ["recredit", "runs/log", "--method", "gigpo"], ["report", "runs/log"]]
+    extras = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    name = re.compile(r"[\w.-]+")
+    logs, train = ({name.match(one)[0] for one in extras[extra]} for extra in ("logs", "train"))
+    assert logs < train
+    code = WITHOUT.format(lacking=sorted(train - logs), commands=commands, code=0)
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True)
+    assert (tmp_path / "runs" / "log" / "report" / "index.html").exists()
+    code = WITHOUT.format(lacking=["pyarrow"], commands=commands[2:], code=2)
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True, text=True)
+    assert done.stderr == "turnwise: pyarrow is not installed; pip install 'turnwise-rl[logs]'\n"
 
 
 def test_options_of_methods_are_checked_without_run_time_types(here):

@@ -85,7 +85,8 @@ def test_an_error_without_a_cause_of_the_system_is_told(here, capsys, monkeypatc
 def test_an_interrupt_while_modules_are_imported_is_one_line(here):
     """As with Ctrl-C right after the command."""
     code = "import sys, turnwise.__main__ as start\n"
-    code += "class Slow:\n    def find_spec(self, name, *_):\n        if name == 'pydantic': raise KeyboardInterrupt\n"
+    code += "class Slow:\n    def find_spec(self, name, *_):\n"
+    code += "        if name == 'turnwise.commands.train': raise KeyboardInterrupt\n"
     code += "sys.meta_path.insert(0, Slow())\nsys.exit(start.main())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (130, "turnwise: interrupted\n")

@@ -307,7 +307,7 @@ def test_a_resumed_run_is_the_same_to_the_bit(tmp_path, context):
         *(
             (
                 {"demonstrations": {**ADHINT, name: None}},
-                rf"'adhint' needs demonstrations\.{name}, which has no",
+                rf"demonstrations\.{name} needs a value",
             )
             for name in ("hinted", "w_min", "w_max", "noise")
         ),

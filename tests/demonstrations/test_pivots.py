@@ -239,7 +239,7 @@ def test_a_window_and_a_file_work_too(tmp_path):
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({"demonstrations": {"name": "pivot_rl"}}, r"needs demonstrations\.tasks"),
+        ({"demonstrations": {"name": "pivot_rl"}}, r"demonstrations\.tasks needs a value"),
         ({"demonstrations": {**PIVOT_RL, "gate": 1}}, r"demonstrations\.gate is an option of .*'hpt' only"),
         ({"demonstrations": {"name": "hpt", "tasks": 3}}, r"demonstrations\.tasks is an option of .*'pivot_rl' only"),
         ({"demonstrations": {"name": "hpt", "reprofile": 0.5}}, r"reprofile is an option of .*'pivot_rl' only"),

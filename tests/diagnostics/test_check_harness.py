@@ -18,9 +18,8 @@ from turnwise.base.errors import RunError
 from turnwise.commands.cli import main
 from turnwise.engines.models import Models, NamedModel
 from turnwise.extensions.gateway.settings import HarnessConfig
-from turnwise.lab.diagnostics.harness_check import Checked, check_harness
+from turnwise.lab.diagnostics.harness_check import KINDS, Checked, around, check_harness, kind_of
 from turnwise.lab.diagnostics.harness_show import allowed
-from turnwise.lab.diagnostics.varying import KINDS, around, kind_of
 from turnwise.models.pretrained import pretrained_policy
 from turnwise.models.settings import ModelConfig, PromptConfig
 from turnwise.rollout.settings import RolloutConfig

@@ -5,7 +5,7 @@ import pytest
 import turnwise as tw
 from turnwise.credit.segments import Segments
 from turnwise.credit.transform import Transform
-from turnwise.lab.diagnostics import costs
+from turnwise.lab.diagnostics import paid as costs
 
 
 def test_times_are_those_of_the_credit_per_thousand_responses(monkeypatch):

@@ -17,6 +17,7 @@ from turnwise.lab.diagnostics import fidelity_run
 from turnwise.lab.diagnostics.critics import explained
 from turnwise.lab.diagnostics.fidelity import cosine, group_sums, importance, measure_fidelity
 from turnwise.lab.diagnostics.fidelity_run import measure_run
+from turnwise.lab.diagnostics.fidelity_show import fidelity_table
 from turnwise.lab.diagnostics.stage import Stage
 from turnwise.lab.diagnostics.values import Truth, continue_histories, true_advantages
 from turnwise.objective.scorer import Scorer
@@ -174,11 +175,15 @@ def test_all_means_every_method_whose_columns_can_be_measured(run):
     folder, _ = RunFolder.open(run.path)
     found = measure_run(folder, (), groups=6, continuations=6)
     assert next(iter(found.fidelities.by_method)) == "grpo"
-    assert {"gigpo", "aem", "empg"} <= set(found.fidelities.by_method)
+    assert {"gigpo", "grpo+aem", "grpo+empg"} <= set(found.fidelities.by_method)
     assert {"gae", "gae+peers", "gae+visits", "turn_ppo", "ppo"} <= set(found.fidelities.by_method), (
         "with a critic in closed form"
     )
+    assert not {"aem", "empg"} & set(found.fidelities.by_method), "a name says what it modifies"
     assert "igpo" in found.left_out
+    rows = [names for names, *_ in fidelity_table(found)[1:]]
+    assert sorted(name for names in rows for name in names.split(" = ")) == sorted(found.fidelities.by_method)
+    assert any(" = " in names for names in rows)
     assert not set(found.left_out) & set(found.fidelities.by_method)
 
 

@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from tests.toys import COLORS, Colors, small_config, trajectory
@@ -198,9 +199,9 @@ def test_the_table_and_what_critics_explain_by_hand():
     above = {"gigpo": Interval(0.3, 0.1, 0.5), "rloo": Interval(-0.4, -0.6, -0.2)}
     found = measured(fidelities=Fidelities(by_method, above), explained={"state": 0.456, "state and peers": -0.2})
     assert fidelity_table(found) == [
-        ("method", "fidelity", "minus grpo", "responses needed", "entropy drift"),
-        ("gigpo", "0.800 [0.700, 0.900]", "+0.300 [+0.100, +0.500]", "1.6 x perfect", "-"),
-        ("grpo", "0.500 [0.400, 0.600]", "-", "4.0 x perfect", "-"),
+        ("method", "fidelity", "minus grpo", "needed", "entropy drift"),
+        ("gigpo", "0.800 [0.700, 0.900]", "+0.300 [+0.100, +0.500]", "1.6 x", "-"),
+        ("grpo", "0.500 [0.400, 0.600]", "-", "4.0 x", "-"),
         ("rloo", "0.100 [-0.100, 0.300]", "-0.400 [-0.600, -0.200]", "not seen", "-"),
     ]
     assert critics_lines(found) == [
@@ -208,6 +209,23 @@ def test_the_table_and_what_critics_explain_by_hand():
         "peers."
     ]
     assert critics_lines(measured(explained={})) == []
+
+
+def test_methods_with_the_same_credit_are_one_row():
+    by_method = {"grpo": Interval(0.5, 0.4, 0.6), "rloo": Interval(0.8, 0.7, 0.9), "dr_grpo": Interval(0.8, 0.7, 0.9)}
+    above = {name: Interval(0.3, 0.1, 0.5) for name in ("rloo", "dr_grpo")}
+    credit = {"as:grpo": [1.0, 2.0], "as:rloo": [3.0, -1.0], "as:dr_grpo": [3.0, -1.0]}
+    found = measured(fidelities=Fidelities(by_method, above), responses=pa.table(credit))
+    assert [row[0] for row in fidelity_table(found)] == ["method", "rloo = dr_grpo", "grpo"]
+    other = measured(fidelities=Fidelities(by_method, above), responses=pa.table(credit | {"as:dr_grpo": [3.0, -2.0]}))
+    assert [row[0] for row in fidelity_table(other)] == ["method", "rloo", "dr_grpo", "grpo"]
+
+
+def test_the_interval_of_a_mean_square_does_not_go_below_0():
+    batch, played = two_groups([0.1, 0.9, 0.2, 0.8, 0.3, 0.7, 0.4, 0.6], ["a", "b", "a", "c", "a", "a", "d", "e"])
+    truth = Truth(np.array([9.0, 9.0, 9.0, 9.0, 0.1, 0.1, 0.1, 0.1]), np.zeros(8))
+    for one in fidelity_run._importance(batch, truth, played):
+        assert 0 <= one.square.low <= one.square.value < one.square.high
 
 
 def test_gradients_that_cannot_be_told_from_zero_leave_the_rest(tmp_path):

@@ -18,12 +18,16 @@ from filelock import FileLock
 from rich.console import Console
 from tests.toys import small_config
 
+from turnwise.base import heartbeat
 from turnwise.base.cache import held
 from turnwise.base.errors import ConfigError, RunError
+from turnwise.base.terminal import make_console
 from turnwise.commands.cli import main
 from turnwise.config import load_config
 from turnwise.lab.diagnostics import runner as runner_module
+from turnwise.lab.diagnostics.arms import arm_table
 from turnwise.lab.diagnostics.runner import Runner, log_of
+from turnwise.lab.diagnostics.runs import Run
 from turnwise.lab.diagnostics.study import Job, load_study, results, state
 from turnwise.train.folder import RunFolder, by_step
 from turnwise.train.loop import train
@@ -141,6 +145,20 @@ def test_a_study_runs_compares_and_does_nothing_twice(finished, done, capsys):
     err = capsys.readouterr().err
     assert "was made with other settings than the study's: update.learning_rate is " in err
     assert " there and 0.5 here. Use the overrides that it was made with" in err
+
+
+@pytest.mark.parametrize(("settings", "left_out"), [("[]", True), ('["update.dose_by=scale"]', False)])
+def test_all_arms_of_a_study_get_the_same_dose(here, settings, left_out):
+    (here / "small.toml").write_text(f"dose = 0.25\nsettings = {settings}\n" + STUDY)
+    study = load_study(Path("small.toml"), ("run.steps=1",))
+    assert {job.config.update.dose for job in study.jobs} == {0.25}
+    job = study.jobs[0]
+    train(job.config)
+    (record,) = [each for each in RunFolder(job.path).metrics() if "credit/effective_frac" in each]
+    assert (0 < record["credit/effective_frac"] <= 0.25) == left_out
+    assert ("credit/kept_frac" in record) == left_out
+    head, row = arm_table({job.arm: [Run(*RunFolder.open(job.path))]})
+    assert row[head.index("effective sample")] == f"{record['credit/effective_frac']:.3f}"
 
 
 @pytest.mark.parametrize(("number", "said"), [(signal.SIGTERM, "SIGTERM"), (signal.SIGINT, "interrupted")])
@@ -328,7 +346,8 @@ BAD = {
         STUDY.replace('["toy.toml"]', '["toy.toml", "x/toy.toml"]'),
         "two recipes would share the folder 'toy'",
     ),
-    "what the study says": (STUDY + '"c" = ["run.seed=3"]\n', "'run.seed=3' is set by the study"),
+    "what the study says": (STUDY + '"c" = ["run.seed=3"]\n', "'run.seed=3' is set by the study; remove it, and use"),
+    "threads": (STUDY + '"c" = ["run.threads=1"]\n', "'run.threads=1' is set by the study; remove it: each run has"),
     "one arm twice": (
         STUDY.replace("method=grpo+aem", "method=grpo"),
         "small.toml: 'grpo' and 'grpo + aem' have the same settings on toy.toml; remove one of them",
@@ -398,3 +417,16 @@ def test_a_study_file_of_a_wrong_kind_is_refused(here):
     (here / "small.toml").write_text("recipes = 3")
     with pytest.raises(ConfigError, match="recipes: "):
         load_study(Path("small.toml"))
+
+
+def test_a_log_is_told_what_runs_while_nothing_ends(here, monkeypatch):
+    file = io.StringIO()
+    assert heartbeat.EVERY_S == 30
+    monkeypatch.setattr(heartbeat, "EVERY_S", 0.05)
+    runner = Runner(load_study(Path("small.toml")), 1, make_console(file))
+    monkeypatch.setattr(runner, "_reap", lambda: time.sleep(0.5) or runner.pending.clear() or runner.running.clear())
+    monkeypatch.setattr("turnwise.lab.diagnostics.runner.start", lambda job: None)
+    runner.run()
+    lines = file.getvalue().splitlines()
+    assert lines
+    assert set(lines) == {"0/4  running: grpo, seed 0 (warm start)"}

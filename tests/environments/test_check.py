@@ -12,7 +12,7 @@ import pytest
 from tests.toys import Colors, Mute
 
 from turnwise.environments.base import Step
-from turnwise.environments.check import Problem, check_environment, report
+from turnwise.environments.check import Problem, check_environment, inspect_environment, report
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import Seeded, make_suite
 
@@ -351,3 +351,46 @@ def test_async_environments_are_checked_too():
 def test_household_is_sound(state_key):
     options = {"size": "tiny", "num_train": 6, "state_key": state_key}
     assert check_environment(make_suite(EnvironmentConfig(max_steps=20, options=options))) == []
+
+
+class OwnDice(Toy):
+    """The guide's guess game, with randomness of its own: only numbers are accepted, and words() tells them."""
+
+    def __init__(self, seed):
+        self.number, self.turns = random.randrange(5), 2
+
+    def start(self):
+        return "guess"
+
+    def step(self, response):
+        self.turns -= 1
+        valid = response.isdecimal()
+        won = valid and int(response) == self.number
+        hint = "that is not a number" if not valid else "higher" if int(response) < self.number else "lower"
+        return Step(
+            observation=hint, reward=float(won), valid=valid, terminated=won or not self.turns, info={"success": won}
+        )
+
+    @staticmethod
+    def words():
+        return ["guess", "higher", "lower", "that is not a number", "0 1 2 3 4"]
+
+
+class Silent(OwnDice):
+    words = None
+
+
+def test_randomness_of_its_own_is_found_though_nonsense_is_refused():
+    random.seed(0)  # what the environment draws from, without a seed of its own
+    problems = check_environment(Seeded(OwnDice, {}))
+    assert problems
+    assert all("the same responses gave another answer at turn " in problem.what for problem in problems)
+    checked = inspect_environment(Seeded(Silent, {}))
+    assert not any(problem.severe for problem in checked.problems)
+    assert checked.missed == ("a response that is accepted", "a reward other than 0")
+    told = report("mine", [], checked.missed)
+    assert told.startswith("mine: no problem found (")
+    assert "not exercised: a response that is accepted, a reward other than 0; give responses that it takes" in told
+    problems = inspect_environment(Seeded(Silent, {}), answers=["0", "1", "2", "4"]).problems
+    assert problems
+    assert all("another answer" in problem.what for problem in problems)

@@ -9,6 +9,7 @@ import pytest
 from turnwise.base.errors import ConfigError
 from turnwise.environments.check_apart import check_apart
 from turnwise.environments.settings import EnvironmentConfig
+from turnwise.environments.suites import make_suite
 
 
 def check(name: str, kind: str = "", **more: Any) -> list[str]:
@@ -66,6 +67,21 @@ def test_what_depends_on_the_hash_seed_is_found():
 def test_what_a_suite_raises_is_reported():
     [told] = check("Own", "suite")
     assert told.startswith("loading the environment raised OSError: no games here at __init__:")
+
+
+def test_a_suite_without_names_of_its_tasks_says_what_to_write():
+    with pytest.raises(ConfigError, match=r"has tasks\(\), so it is a suite, and lacks task_name\(task\), .*; add it"):
+        make_suite(EnvironmentConfig(name="tests.environments.test_check_apart:Nameless"))
+
+
+class Nameless:
+    """Tasks without names."""
+
+    def __init__(self, config):
+        pass
+
+    def tasks(self, split):
+        return range(4)
 
 
 def test_a_suite_without_a_configuration_says_what_to_write():

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.needs import needs
 from tests.toys import COLORS, Colors
 
 from turnwise.base.errors import ConfigError, DataError, EnvironmentFault
@@ -314,7 +315,30 @@ def test_every_suite_has_a_name():
         "scienceworld",
         "gymnasium",
         "openenv",
+        "mcp",
         "textworld",
         "verifiers",
         "swe",
     }
+
+
+class OfTrl:
+    """As TRL's `environment_factory` makes them."""
+
+    def reset(self, **kwargs):
+        return "hello"
+
+    def move(self, way: str) -> str:
+        """Move."""
+        return way
+
+
+@needs("gymnasium")
+def test_environments_of_other_libraries_are_told_how_they_fit(tmp_path, monkeypatch):
+    (tmp_path / "foreign.py").write_text("import gymnasium\n\n\nclass Maze(gymnasium.Env):\n    pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    mend = r"is an environment of gymnasium; register it in foreign .* environment.options.id=foreign:Maze-v0"
+    with pytest.raises(ConfigError, match=mend):
+        make_suite(EnvironmentConfig(name="foreign:Maze"))
+    with pytest.raises(ConfigError, match=r"as TRL's environment_factory wants them; here start\(\) returns the first"):
+        make_suite(EnvironmentConfig(name=f"{__name__}:OfTrl"))

@@ -13,6 +13,7 @@ from turnwise.environments.base import Step
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import Seeded
 from turnwise.extensions.gateway.harness import Endpoint
+from turnwise.rollout.replays import CHECKED
 
 TURNS = 3
 
@@ -77,13 +78,20 @@ def play_with_a_clock(task: Any, endpoint: Endpoint) -> dict[str, Any]:
         step = game.step(messages[-1]["content"])
         if step.ended:
             return {"reward": step.reward, "success": step.info["success"]}
-        messages.append(user(f"{step.observation} {'say ' * (next(COUNT) % 7) if len(messages) < 3 else ''}".strip()))
+        messages.append(user(f"{step.observation} {'say ' * (next(COUNT) % 23) if len(messages) < 3 else ''}".strip()))
 
 
+def play_with_a_late_clock(task: Any, endpoint: Endpoint) -> dict[str, Any]:
+    """Play it, and repeat in the first games only, as if a limit of some service were reached then."""
+    return (play if next(STARTED) < 2 * CHECKED else play_with_a_clock)(task, endpoint)
+
+
+STARTED = itertools.count()
 PLAYERS = {
     "native": {},
     "harness": {"harness": {"run": "tests.gateway.late:play"}},
     "clock": {"harness": {"run": "tests.gateway.late:play_with_a_clock"}},
+    "late clock": {"harness": {"run": "tests.gateway.late:play_with_a_late_clock"}},
 }
 
 

@@ -15,8 +15,8 @@ from tests.toys import ScriptedEngine, color_policy, small_config
 from turnwise.base.errors import ConfigError, EngineLost
 from turnwise.engines.local import LocalEngine
 from turnwise.engines.models import Models, NamedModel
+from turnwise.environments.containers import make_launcher
 from turnwise.environments.hosts import InProcessEnvironments
-from turnwise.environments.levels import make_launcher
 from turnwise.environments.suites import TeachingSuite
 from turnwise.extensions.gateway.agents import Harnesses
 from turnwise.extensions.gateway.settings import HarnessConfig

@@ -30,7 +30,7 @@ from turnwise.models.chat import chat_format
 from turnwise.models.settings import PromptConfig
 from turnwise.models.spelling import spell
 from turnwise.worlds.adapters.openenv_texts import choose_action
-from turnwise.worlds.helpdesk import tools as helpdesk
+from turnwise.worlds.helpdesk import suite as helpdesk
 from turnwise.worlds.swe import tools as swe
 
 DRAFT = '<tool_call>{"name": "look", "arguments": {"at": "draft"}}</tool_call>'

@@ -1,5 +1,6 @@
 """What plays trajectories again, for an agent behind the gateway: the numbers of the same game played natively."""
 
+import itertools
 import re
 from pathlib import Path
 from typing import Any
@@ -8,8 +9,9 @@ import numpy as np
 import pytest
 from benchmarks.gateway_fidelity import two_runs
 
+from tests.gateway import late
 from tests.gateway.late import late_config
-from turnwise.base.errors import RunError
+from turnwise.base.errors import ConfigError, RunError
 from turnwise.config import load_config
 from turnwise.lab.diagnostics.fidelity_run import measure_run
 from turnwise.lab.diagnostics.noise import measure_noise
@@ -76,6 +78,9 @@ def test_fidelity_of_a_harness_is_that_of_its_environment(runs):
     for name, one in native.fidelities.by_method.items():
         assert harness.fidelities.by_method[name].value == pytest.approx(one.value, abs=1e-4)
     assert harness.gradient is not None
+    effects = [one.replayed.effects for one in (native, harness)]
+    np.testing.assert_allclose(effects[0].effect_R, effects[1].effect_R)
+    assert effects[0].defined_R.any()
 
 
 def test_noise_of_a_harness_is_that_of_its_environment(runs):
@@ -101,17 +106,36 @@ def test_an_agent_whose_suite_has_no_environment_is_played_again_all_the_same(tm
 RATE = r"(\d+) of (\d+) replays diverged \((\d+)%\).* `turnwise check-harness` .*; the last one: harness: the replay "
 
 
-def test_an_agent_that_does_not_repeat_is_refused_with_the_measured_rate(tmp_path):
+NEEDING: dict[str, Any] = {
+    r"\[continuations\]": {"method": "vine_ppo", **CONTINUED},
+    "rollout.collector='branching'": branching("tree_grpo"),
+    "store.name='prefix_sampling'": CASES["prefix sampling"],
+}
+REFUSED = r".* plays turns again, and the agent repeats in (\d) of 8 tasks \((\d+)%\) .*; the first difference: task "
+
+
+@pytest.mark.parametrize("setting", NEEDING)
+def test_an_agent_that_does_not_repeat_is_refused_at_first_with_the_measured_rate(tmp_path, setting):
+    with pytest.raises(ConfigError, match=setting + REFUSED) as refused:
+        train(late_config(tmp_path, "clock", **NEEDING[setting]))
+    same, share = map(int, re.match(REFUSED, str(refused.value)).groups())  # pyright: ignore
+    assert share == round(100 * same / 8) < 50
+    assert not [*tmp_path.iterdir()], "the corrected recipe finds the name free"
+
+
+def test_an_analysis_refuses_an_agent_that_does_not_repeat_before_it_plays_on(tmp_path):
+    run = train(late_config(tmp_path, "clock"))
+    with pytest.raises(ConfigError, match=f"this analysis{REFUSED}"):
+        measure_run(run, ["grpo"], groups=4, continuations=4)
+
+
+def test_an_agent_that_stops_repeating_ends_what_needs_it_with_the_measured_rate(tmp_path, monkeypatch):
+    monkeypatch.setattr(late, "STARTED", itertools.count())
     with pytest.raises(RunError, match=RATE) as refused:
-        train(late_config(tmp_path, "clock", method="vine_ppo", **CONTINUED))
+        train(late_config(tmp_path, "late clock", method="vine_ppo", **CONTINUED))
     diverged, played, share = map(int, re.match(RATE, str(refused.value)).groups())  # pyright: ignore
     assert 16 <= played <= 72
     assert share == round(100 * diverged / played) > 50
-    with pytest.raises(RunError, match=RATE):
-        train(late_config(tmp_path, "clock", run={"name": "tree"}, **branching("tree_grpo")))
-    run = train(late_config(tmp_path, "clock", run={"name": "again"}))
-    with pytest.raises(RunError, match=RATE):
-        measure_run(run, ["grpo"], groups=4, continuations=4)
 
 
 @pytest.mark.slow

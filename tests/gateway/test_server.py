@@ -194,7 +194,7 @@ def test_headers_name_the_session_the_state_and_the_actor():
         post(endpoint, "chat/completions", {"messages": [user("b")]}, **{"X-Turnwise-Actor": "helper"})
         turns = gateway.sessions["one"].trajectory.turns
     assert [turn.state_key for turn in turns] == ["kitchen", "b"]
-    assert [turn.actor for turn in turns] == ["", "helper"]
+    assert [turn.extras.get("actor", "") for turn in turns] == ["", "helper"]
 
 
 def test_one_reward_ends_a_session():

@@ -205,7 +205,63 @@ def egae_cases():
     ]
 
 
+def with_value(made):
+    """Add the values before the responses to a case of tokens."""
+    for turns, values in zip(made["groups"][0], VALUE[0], strict=True):
+        for response, value in zip(turns, values, strict=True):
+            response["value"] = float(value)
+    return made | {"date": "2026-11-27"}
+
+
+def vetta_cases():
+    source, equation = "arXiv 2610.08402", "A_kj = A_k + alpha (A_token,kj - mean_j A_token,k)"
+
+    def credit(weight, discount, decay, token_discount, token_decay):
+        result = []
+        for rewards, values, tokens in zip(RAGGED[0], VALUE[0], VALUE_T[0], strict=True):
+            turns = summed(rewards, values, discount, decay)
+            fine = over_tokens(rewards, tokens, token_discount, token_decay)
+            result.append([[a + weight * (x - mean(own)) for x in own] for a, own in zip(turns, fine, strict=True)])
+        return result
+
+    # the card: turns .4 and .17 + .9025 * .4
+    assert summed([F(0), F(1)], [F(4, 10), F(6, 10)], F(95, 100), F(95, 100)) == [F(531, 1000), F(4, 10)]
+    paper = credit(F(1), F(95, 100), F(95, 100), F(1), F(1))
+    wide = credit(F(3), F(1, 2), F(1, 2), F(1, 2), F(3, 4))
+    options = {"weight": 3.0, "discount": 0.5, "decay": 0.5, "token_discount": 0.5, "token_decay": 0.75}
+    return [
+        with_value(tokens_case("ragged", source, equation, 1e-12, "vetta", paper)),
+        with_value(tokens_case("wide", source, equation, 1e-12, "vetta", wide, **options)),
+    ]
+
+
+def hygae_cases():
+    source = "arXiv 2607.23605; wx-zhang/HYGAE"
+    equation = "A_t = alpha A_k + (1 - alpha) A_token,t; a turn is discounted by gamma^(tokens of the next turn)"
+
+    def credit(share, discount, decay, token_decay):
+        result = []
+        for rewards, tokens, lengths in zip(RAGGED[0], VALUE_T[0], LENGTHS[0], strict=True):
+            last, turns, carry = [own[-1] for own in tokens], [F(0)] * len(rewards), F(0)
+            for k in reversed(range(len(rewards))):
+                clock = discount ** lengths[k + 1] if k + 1 < len(rewards) else F(1)
+                after = last[k + 1] if k + 1 < len(rewards) else F(0)
+                carry = turns[k] = rewards[k] + clock * after - last[k] + clock * decay * carry
+            fine = over_tokens(rewards, tokens, discount, token_decay)
+            result.append([[share * a + (1 - share) * x for x in own] for a, own in zip(turns, fine, strict=True)])
+        return result
+
+    plain = credit(F(1, 4), F(1, 2), F(3, 4), F(1, 2))
+    options, date = {"share": 0.25, "discount": 0.5, "decay": 0.75, "token_decay": 0.5}, {"date": "2026-11-27"}
+    return [
+        tokens_case("as it is", source, equation, 1e-12, "hygae", plain, standardize=False, **options) | date,
+        tokens_case("ragged", source, equation, 1e-12, "hygae", whitened(credit(F(1, 2), F(1), F(1), F(1)))) | date,
+    ]
+
+
 TABLES = {
+    "vetta": vetta_cases,
+    "hygae": hygae_cases,
     "ppo": ppo_cases,
     "turn_ppo": turn_ppo_cases,
     "bilevel_gae": bilevel_gae_cases,

@@ -332,7 +332,7 @@ IDEAS: dict[str, Idea] = {
     ),
     "critic ridge": Idea(
         "train/test_critic.py::test_ridge_fits_the_last_steps_and_forgets_the_others",
-        {"turnwise.models.ridge:Ridge.fit": returns(None)},
+        {"turnwise.models.critic:Ridge.fit": returns(None)},
         "household-tiny-turn-ppo-ridge",
     ),
     "critic that sees peers": Idea(

@@ -11,8 +11,8 @@ import pytest
 
 from tests.ideas.run import put
 from tests.ideas.table import IDEAS
+from turnwise.base.recipes import shipped_recipes
 from turnwise.base.register import ENTROPY_RULES, SELECTORS, TOKEN_RULES
-from turnwise.config.recipes import shipped_recipes
 from turnwise.extensions.branching.growth import RULES
 from turnwise.extensions.demonstrations.settings import DemonstrationsConfig
 from turnwise.extensions.preference.settings import PreferenceConfig
@@ -24,18 +24,18 @@ from turnwise.rollout.collectors import COLLECTORS
 ROOT = Path(__file__).parents[2]
 
 
-def kinds(section, field: str = "name") -> tuple[str, ...]:
-    return get_args(section.model_fields[field].annotation)
+def kinds(section) -> tuple[str, ...]:
+    return get_args(section.model_fields["name"].annotation)
 
 
 REGISTERED = {
     "collector": {*COLLECTORS} - {"independent"},
     "branching rule": RULES,
-    "store": kinds(StoreConfig),
-    "demonstrations": kinds(DemonstrationsConfig),
+    "store": StoreConfig.kinds(),
+    "demonstrations": DemonstrationsConfig.kinds(),
     "token rule": TOKEN_RULES,
     "entropy rule": ENTROPY_RULES,
-    "critic": kinds(CriticConfig, "kind"),
+    "critic": CriticConfig.kinds(),
     "preference": kinds(PreferenceConfig),
     "select": {*SELECTORS} - {"epochs"},
     "probe": [name for name, each in MEASURES.items() if each.model == "probe"],

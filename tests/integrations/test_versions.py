@@ -3,7 +3,7 @@
 import pytest
 
 from turnwise.base.errors import IntegrationError
-from turnwise.integrations.versions import check_version
+from turnwise.integrations.trainers import check_version
 
 TRL, VERL = ((1, 16), (1, 17)), ((0, 9), (0, 10))
 

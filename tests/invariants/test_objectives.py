@@ -47,6 +47,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     },
     "trajectory ratio, cispo": {"importance": "trajectory", "clip": "cispo", "clip_low": 0.01, "clip_high": 0.02},
     "cispo": {"clip": "cispo", "clip_low": 1.0, "clip_high": 0.1},
+    "keep": {"clip": "keep", "clip_low": 0.01, "clip_high": 0.02},
     "no clip": {"clip": "none"},
     "dual clip": {"dual_clip": 1.05},
     "clip_cov": {"tokens": {"name": "clip_cov", "low": 0.0, "frac": 0.2}},
@@ -172,7 +173,9 @@ def policy_term(config: Config, tokens: list[Token], credit: TokenCredit, at: in
     bounded = min(max(ratio.item(), 1 - low), 1 + high)
     if settings.clip == "cispo":
         value = bounded * advantage * token.now
-    elif settings.clip == "ppo" and bounded * advantage < ratio.item() * advantage:
+    elif settings.clip == "keep" and advantage > 0 and ratio.item() > 1 + high:
+        value = (1 + high) * advantage * ratio / ratio.item()
+    elif settings.clip in ("ppo", "keep") and bounded * advantage < ratio.item() * advantage:
         value = torch.tensor(bounded * advantage, dtype=torch.float64)
     else:
         value = ratio * advantage

@@ -6,7 +6,7 @@ from tests.known_wrong.known import Known, column, following, known, worked
 from tests.known_wrong.variants import Variant
 from tests.properties.strategies import Rows
 
-from turnwise.extensions.token_rules import gain_clip
+from turnwise.extensions.token_rules.gain_clip import gain_clip
 from turnwise.objective.token_rules import StepTokens
 
 # gains 1, 1 of the first, -1, -1 of the second: z is +-1/sqrt(2); the answers have none

@@ -9,7 +9,7 @@ from turnwise.base.errors import ConfigError
 from turnwise.measures import MEASURES, Played
 from turnwise.measures.plan import FROM_THE_BATCH, plan_measures
 from turnwise.measures.played import action_of
-from turnwise.measures.rare_tokens import lowest_mean
+from turnwise.measures.scored import lowest_mean
 from turnwise.train.loop import train
 
 ELSEWHERE = ("critic", "reference", "probe", "judge", "plan", "reward_model", "continuations")

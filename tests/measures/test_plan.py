@@ -126,7 +126,9 @@ def test_the_record_keeps_what_only_the_steps_models_can_tell():
         "subgoal_changed",
         "rank",
         "progress",
+        "rubric",
         "step_reward",
+        "checks",
     }
     assert isinstance(longest_word, Measure)
 

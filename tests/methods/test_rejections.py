@@ -5,6 +5,8 @@ import pytest
 from tests.methods.batches import batch_of, group_of
 
 import turnwise as tw
+from turnwise.base.errors import ConfigError
+from turnwise.credit.metrics import effective_size
 
 
 def test_mismatch_is_rejected_outside_its_bounds_and_the_bounds_are_kept():
@@ -97,3 +99,63 @@ def test_a_width_of_nothing_is_refused():
     for width in (0.0, -1.0):
         with pytest.raises(tw.ConfigError, match="must be positive"):
             tw.reject_by_profile(width=width)(group_of(1, 0, profile_frac=[0.5, 0.5]))
+
+
+# -- doses -------------------------------------------------------------------------------------------------------------
+
+
+def drawn_credit(num):
+    """A batch of one trajectory per response, whose credit is its reward."""
+    values = np.random.default_rng(0).normal(size=num) * (np.arange(num) % 3 > 0)
+    return tw.Batch.from_trajectories([[[{"reward": value}] for value in values]]), values
+
+
+def size_of(values):
+    return sum(abs(value) for value in values) ** 2 / sum(value * value for value in values)
+
+
+def test_the_effective_size_is_the_number_of_equal_weights():
+    assert effective_size(np.array([2.0, -2.0, 0.0, 2.0])) == 3
+    assert effective_size(np.array([3.0, 1.0])) == 1.6
+    assert effective_size(np.zeros(3)) == 0
+    _, values = drawn_credit(50)
+    assert effective_size(values) == pytest.approx(size_of(values))
+
+
+def test_a_sample_has_the_dose_and_keeps_its_credit():
+    batch, values = drawn_credit(300)
+    trace, _ = tw.match_dose(share=0.2).trace(batch)
+    kept = trace.kept_R
+    assert kept is not None
+    np.testing.assert_array_equal(trace.advantage_R, np.where(kept, values, 0.0))
+    assert 57 < size_of(values[kept]) <= 60 < size_of(values)
+    again, _ = tw.match_dose(share=0.2).trace(batch)
+    np.testing.assert_array_equal(again.advantage_R, trace.advantage_R)
+    other, _ = tw.match_dose(share=0.2, seed=1).trace(batch)
+    assert (other.advantage_R != trace.advantage_R).any()
+
+
+def test_a_sample_is_drawn_whatever_the_credit():
+    """Choosing the largest credit would reach the size with fewer responses, and change the mean."""
+    batch, values = drawn_credit(300)
+    share = [tw.match_dose(share=0.2, seed=seed).trace(batch)[0].kept_R for seed in range(200)]
+    chosen = np.mean(share, axis=0)
+    assert abs(np.corrcoef(chosen, np.abs(values))[0, 1]) < 0.2
+    assert np.mean([values[kept].mean() for kept in share]) == pytest.approx(values.mean(), abs=0.02)
+
+
+def test_a_scale_has_all_responses_and_a_smaller_step():
+    batch, values = drawn_credit(300)
+    made = tw.match_dose(share=0.2, by="scale")(batch)
+    np.testing.assert_allclose(made, values * np.sqrt(60 / size_of(values)))
+
+
+def test_a_smaller_dose_stays_as_it_is():
+    batch, values = drawn_credit(30)
+    for by in ("sample", "scale"):
+        np.testing.assert_array_equal(tw.match_dose(share=1.0, by=by)(batch), values)
+    nothing = tw.Batch.from_trajectories([[[{"reward": 0.0}]] * 4])
+    np.testing.assert_array_equal(tw.match_dose(share=0.1)(nothing), np.zeros(4))
+    for share in (0.0, 1.5):
+        with pytest.raises(ConfigError, match=r"share=.* must be above 0 and at most 1"):
+            tw.match_dose(share=share)(batch)

@@ -9,9 +9,9 @@ import pytest
 from tests.needs import needs
 
 from turnwise.base.errors import ConfigError
+from turnwise.base.recipes import FOLDER, describe_recipe, find_recipe, shipped_recipes
 from turnwise.commands.cli import main
 from turnwise.config import load_config
-from turnwise.config.recipes import FOLDER, describe_recipe, find_recipe, shipped_recipes
 from turnwise.lab.diagnostics.study import load_study
 
 ROOT = Path(__file__).parents[2]
@@ -69,14 +69,16 @@ def test_check_env_takes_the_environment_of_a_recipe(capsys):
     assert "frozen-lake-tiny-aem: sound" in capsys.readouterr().out
 
 
-def test_recipes_are_listed_in_one_line_each_with_what_they_need(capsys):
-    assert main(["recipes"]) == 0
+@pytest.mark.parametrize("options", [[], ["--wide"]])
+def test_recipes_are_listed_in_one_line_each_with_what_they_need(capsys, options):
+    assert main(["recipes", *options]) == 0
     head, *lines = capsys.readouterr().out.splitlines()
-    assert head.split() == ["recipe", "what", "it", "trains", "extras", "data", "time"]
+    assert head.split() == ["recipe", "extras", "what", "it", "trains", "data", "time"]
     assert [line.split()[0] for line in lines] == sorted(path.stem for path in FOLDER.glob("*.toml"))
     webshop = next(line for line in lines if line.startswith("webshop"))
     assert "train,webshop" in webshop
-    assert "WEBSHOP_DATA" in webshop
+    assert ("WEBSHOP_DATA" in webshop) == bool(options)
+    assert (max(map(len, lines)) <= 100) != bool(options)
 
 
 @pytest.mark.parametrize("path", shipped_recipes().values(), ids=lambda path: path.stem)

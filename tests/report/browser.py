@@ -54,6 +54,12 @@ class Opened:
     def text(self, selector: str) -> str:
         return self.page.inner_text(selector)
 
+    def unfold(self) -> None:
+        """Unfold the numbers and the settings."""
+        self.page.evaluate("document.querySelectorAll('details.fold').forEach((fold) => { fold.open = true; })")
+        self.page.wait_for_selector("#metrics.tabulator .tabulator-row")
+        self.page.wait_for_selector("#settings.tabulator .tabulator-row")
+
     def fits(self, width: int) -> None:
         """Nothing is wider than the window, once the charts know of its new size: they learn it with a frame."""
         self.page.wait_for_function("(width) => document.documentElement.scrollWidth <= width", arg=width)

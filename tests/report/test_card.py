@@ -117,7 +117,7 @@ def test_a_card_says_where_base_comes_from(opened, page_url):
     std = (sum((value - mean) ** 2 for value in returns) / 3) ** 0.5
     brief = lambda value: f"{value:.2f}" if value % 1 else f"{value:.0f}"  # noqa: E731
     for trajectory, value in zip(range(4, 8), returns, strict=True):
-        shown = texts(page, f".turn[data-trajectory='{trajectory}'] .origin")
+        shown = texts(page, f".rollout-head:has(a:text-is('rollout {trajectory}')) .origin")
         difference = f"return {brief(value)} - group mean {brief(mean)}"
         assert set(shown) == {f"base = ({difference}) / std {brief(std)}"}
     # a sum of two methods is no such equation of the returns alone

@@ -16,7 +16,7 @@ TRUE_R = np.array([0.0, 0.1, 2.5, -1.25, np.nan, 0.5])
 CREDIT = {"grpo": np.array([1.0, 1.0, 1.0, -1.0, -1.0, 0.0]), "gigpo+aem": np.arange(6.0) - 2.5}
 
 
-def write_analysis(run, step: int = 3) -> None:
+def write_analysis(run, step: int = 3, credit=CREDIT) -> None:
     """Two groups: one of a trajectory of two turns, one of three trajectories."""
     turns = ([1], [5])
     played = [
@@ -27,7 +27,7 @@ def write_analysis(run, step: int = 3) -> None:
     for number, turn in enumerate(turn for one in played for turn in one.turns):
         turn.response = f"<b>go {number}</b>"
     (run / "analyses").mkdir(exist_ok=True)
-    write_responses(run / "analyses", responses_table(played, CREDIT, Truth(TRUE_R, np.full(6, 0.04)), step))
+    write_responses(run / "analyses", responses_table(played, credit, Truth(TRUE_R, np.full(6, 0.04)), step))
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def cells(page, row: int) -> list[str]:
 
 def test_true_advantages_stand_beside_every_credit(opened):
     page = opened("#run=analysed")
-    assert page.page.locator("#fidelity-table th").all_inner_texts() == [
+    assert [text.split("\n")[0] for text in page.page.locator("#fidelity-table th").all_inner_texts()] == [
         *("trajectory", "turn", "response", "A*", "grpo", "gigpo+aem")
     ]
     assert "Step 3" in page.text("#fidelity-about")

@@ -52,6 +52,7 @@ def test_names_that_worlds_and_users_choose_are_text(opened, tmp_path):
         pq.write_table(table, path)
     other = write_run(tmp_path / "other", steps=2)
     page = opened("#step=2&rollout=11", url=write_report([run, other], tmp_path / "report", METHODS).as_uri())
+    page.unfold()
     assert f"rollout/{hostile}" in page.page.text_content("#metrics")
     assert hostile in page.page.text_content("#settings")
     assert f"failure {hostile}" in page.page.text_content("#causes")
@@ -228,6 +229,7 @@ def test_a_live_page_keeps_what_the_reader_uses_and_searches_new_steps(opened, t
     kept = last.read_bytes()
     last.unlink()
     data, page = live_page(opened, run, tmp_path / "page")
+    page.unfold()
     page.page.fill("#settings .tabulator-header-filter input", "learning_rate")
     page.page.fill("#text", "you are in")
     page.press("Enter")
@@ -332,6 +334,7 @@ def test_small_numbers_are_shown_and_sorted_as_numbers(opened, tmp_path):
         line["update/kl_old"] = kl
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     page = opened(url=write_report([run], tmp_path / "report", METHODS).as_uri())
+    page.unfold()
     assert "0.0000300" in page.page.text_content("#metrics")
     order = page.page.evaluate(
         """() => {

@@ -3,7 +3,7 @@
 import numpy as np
 from tests.toys import small_config
 
-from turnwise.credit.methods import COMPARED
+from turnwise.credit.compared import COMPARED
 from turnwise.lab.report.build import ReportData
 from turnwise.lab.report.credit import OtherMethods
 from turnwise.train import loop

@@ -4,6 +4,7 @@ It caches logits by prefix, as vLLM caches keys and values: without emptying thi
 `tests/crosscheck/vllm` holds the real one to the same.
 """
 
+import copy
 import json
 import threading
 import time
@@ -128,9 +129,16 @@ class FakeVllm:
                     return self.aborted
             time.sleep(0.001)
 
+    def model_of(self, body: Any) -> Any:
+        """The model that answers a request; None: there is no such model."""
+        return self.model
+
     @torch.no_grad()
     def generate(self, body: Any) -> tuple[int, Any]:
         settings, ids = body["sampling_params"], list(body["token_ids"])
+        model, name = self.model_of(body), body.get("model")
+        if model is None:
+            return 404, {"error": {"message": f"The model `{name}` does not exist."}}
         if len(ids) >= self.max_model_len:
             return 400, {"error": {"message": f"longer than the maximum model length of {self.max_model_len}"}}
         asked = Sampling(
@@ -143,11 +151,9 @@ class FakeVllm:
                 if self.aborted != begun:
                     return 200, {"choices": [{"index": 0, **ABORTED}]}
                 version = self.version
-                if tuple(ids) not in self.cache:
-                    self.cache[tuple(ids)] = (
-                        self.model(input_ids=torch.tensor([ids]), use_cache=False).logits[:, -1].float()
-                    )
-                logits = self.cache[tuple(ids)]
+                if (name, *ids) not in self.cache:
+                    self.cache[name, *ids] = model(input_ids=torch.tensor([ids]), use_cache=False).logits[:, -1].float()
+                logits = self.cache[name, *ids]
             place = torch.tensor([len(ids)])
             token, logprob, _ = sample(logits, asked, uniform(settings["seed"], torch.zeros_like(place), place))
             ids.append(int(token))
@@ -157,6 +163,51 @@ class FakeVllm:
         reason = "stop" if tokens[-1] in stops else "length"
         choice = {"index": 0, "finish_reason": reason, "token_ids": tokens, "weight_versions": [span]}
         return 200, {"choices": [choice | {"logprobs": {"content": content}}]}
+
+
+class FakeLora(FakeVllm):
+    """Started with --enable-lora: holds adapters by name, and adds them to its own model, without peft.
+
+    Attributes:
+        used: Whether it uses them.
+    """
+
+    def start(self) -> None:
+        self.adapted, self.used = {}, getattr(self, "used", True)
+        self.lora: Any = {"max_lora_rank": 16, "max_loras": 4}
+        super().start()
+
+    def answer(self, path: str, body: Any) -> tuple[int, Any]:
+        match path:
+            case "/server_info":
+                status, content = super().answer(path, body)
+                content["vllm_config"]["lora_config"] = self.lora
+                return status, content
+            case "/v1/models":
+                return 200, {"data": [{"id": name} for name in ("base", *self.adapted)]}
+            case "/v1/load_lora_adapter":
+                self.adapted[body["lora_name"]] = self.added(Path(body["lora_path"]))
+                return 200, f"Success: LoRA adapter '{body['lora_name']}' added successfully."
+            case "/v1/unload_lora_adapter":
+                del self.adapted[body["lora_name"]]
+                return 200, "Success"
+            case "/collective_rpc" | "/update_weight_version":
+                return 500, {"error": "weights of a model with adapters are not replaced"}
+        return super().answer(path, body)
+
+    def added(self, folder: Path) -> Any:
+        settings = json.loads((folder / "adapter_config.json").read_text())
+        weights, model = load_file(folder / "adapter_model.safetensors"), copy.deepcopy(self.model)
+        for name, down in weights.items():
+            if name.endswith(".lora_A.weight"):
+                up = weights[name.replace(".lora_A.", ".lora_B.")]
+                layer = name.removeprefix("base_model.model.").removesuffix(".lora_A.weight")
+                model.get_submodule(layer).weight.data += settings["lora_alpha"] / settings["r"] * up @ down
+        return model
+
+    def model_of(self, body: Any) -> Any:
+        name = body.get("model")
+        return None if name not in self.adapted else self.adapted[name] if self.used else self.model
 
 
 class Handler(BaseHTTPRequestHandler):

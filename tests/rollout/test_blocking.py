@@ -78,3 +78,23 @@ def test_a_task_that_does_not_end_holds_nothing_up_after_a_signal(lasting, monke
     with pytest.raises(KeyboardInterrupt):
         loop.run(main()) if lasting else blocking(main())
     loop.close()
+
+
+def test_what_is_returned_is_not_written_out():
+    written = []
+
+    class Large:
+        """What a step has played."""
+
+        def __repr__(self) -> str:
+            written.append(self)
+            return "large"
+
+    async def play() -> Large:
+        return Large()
+
+    assert isinstance(blocking(play()), Large)
+    loop = LastingLoop()
+    assert isinstance(loop.run(play()), Large)
+    loop.close()
+    assert not written

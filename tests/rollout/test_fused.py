@@ -10,7 +10,7 @@ from tests.rollout.models import DRAWN, generate, make_model
 from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 
 from turnwise.engines import local
-from turnwise.models import fused
+from turnwise.models import joined as fused
 from turnwise.models.policy import frozen_copy
 
 IDS = torch.tensor([[1, 5, 2, 9, 4]])

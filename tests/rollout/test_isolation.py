@@ -20,9 +20,9 @@ import turnwise
 from turnwise.base.errors import ConfigError, EnvironmentFault
 from turnwise.config import parse_config
 from turnwise.environments import containers, launchers
+from turnwise.environments.containers import make_launcher
 from turnwise.environments.hosts import InProcessEnvironments
 from turnwise.environments.isolation import clean_variables
-from turnwise.environments.levels import make_launcher
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
 from turnwise.environments.workers import WorkerEnvironments, make_environments

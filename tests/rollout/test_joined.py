@@ -10,7 +10,7 @@ from tests.rollout.models import DRAWN, MODELS, generate, make_model, same
 from transformers import Gemma2Config, Gemma2ForCausalLM
 
 from turnwise.engines import local
-from turnwise.models import fused, joined
+from turnwise.models import joined
 from turnwise.models.policy import frozen_copy
 
 IDS = torch.tensor([[1, 5, 2, 9, 4], [3, 3, 8, 1, 2]])
@@ -64,7 +64,7 @@ def test_bfloat16_rounds_no_more_than_plain_layers():
 
 @pytest.mark.parametrize("name", ["qwen2", "qwen3", "llama-gqa"])
 def test_the_engine_generates_with_joined_layers_and_new_weights(name, monkeypatch):
-    monkeypatch.setattr(local, "fuse", lambda model: joined.join(fused.fuse_norms(model)))
+    monkeypatch.setattr(local, "fuse", lambda model: joined.join(joined.fuse_norms(model)))
     model = make_model(name)
     engines = [local.LocalEngine(model, apart=True, graphs=graphs) for graphs in (False, True)]
     prompts = {0: [1, 2, 3], 1: [4, 5, 6, 7, 8, 9, 1, 2, 3, 4]}

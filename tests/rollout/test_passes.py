@@ -19,7 +19,7 @@ from turnwise.engines.base import Sampling
 from turnwise.engines.build import make_engine
 from turnwise.engines.local import LocalEngine
 from turnwise.engines.passes import Feed, Passes
-from turnwise.engines.settings import EngineConfig
+from turnwise.engines.settings import LocalEngineConfig
 from turnwise.models import attention
 from turnwise.models.policy import frozen_copy
 
@@ -311,10 +311,10 @@ def test_padding_wastes_less_than_a_third_of_tokens_and_lengths():
 def test_the_setting_reaches_the_engine_and_a_cpu_ignores_it(device, wished):
     model: Any = make_model().to(device)
     policy = dataclasses.replace(POLICY, model=model)
-    engine = make_engine(EngineConfig(graphs=wished), "fp32", policy)
+    engine = make_engine(LocalEngineConfig(graphs=wished), "fp32", policy)
     assert isinstance(engine, LocalEngine)
     assert engine.graphs == (wished and device == "cuda")
-    assert EngineConfig().graphs
+    assert LocalEngineConfig().graphs
 
 
 # --- captures, on a GPU alone ---

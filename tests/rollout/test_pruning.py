@@ -54,7 +54,7 @@ def test_who_waits_and_goes_on_says_what_it_would_have_said(options, window):
             assert again.behavior_logprobs == pytest.approx(turn.behavior_logprobs, abs=1e-5)
             assert again.behavior_entropies == pytest.approx(turn.behavior_entropies, abs=1e-5)
             assert (again.truncated, again.response, again.reward) == (turn.truncated, turn.response, turn.reward)
-            np.testing.assert_allclose(again.behavior_state, turn.behavior_state, atol=1e-5)
+            np.testing.assert_allclose(again.extras["state"], turn.extras["state"], atol=1e-5)
 
 
 def test_half_of_each_group_ends_after_its_first_tokens():

@@ -37,6 +37,14 @@ def test_a_round_trip_keeps_every_value(tmp_path):
     assert pq.read_schema(path).equals(SCHEMA)
 
 
+def test_the_agent_that_gave_a_response_is_recorded(tmp_path):
+    trajectories = some_trajectories()
+    trajectories[0].turns[1].put(actor="helper", spreads=[0.5])
+    write_rollouts(tmp_path / "one.parquet", trajectories, {})
+    (first, second), third = (each.turns for each in read_rollouts(tmp_path / "one.parquet")[0] if each.turns)
+    assert [turn.extras for turn in (first, second, *third)] == [{}, {"actor": "helper"}, {}]
+
+
 def test_the_state_at_the_end_is_recorded_as_text(tmp_path):
     path, trajectories = tmp_path / "r.parquet", some_trajectories()
     trajectories[0].last_key = ("room", 3)

@@ -30,7 +30,7 @@ from turnwise.config import load_config
 from turnwise.engines.base import Sampling
 from turnwise.engines.connection import check_server
 from turnwise.engines.server import ServerEngine
-from turnwise.engines.settings import EngineConfig
+from turnwise.engines.settings import ServerEngineConfig
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +48,7 @@ def fake() -> Iterator[FakeVllm]:
 def make_engine(fake: FakeVllm, model=None, *, ready: bool = True, max_context: int = 64, **settings) -> ServerEngine:
     model = make_model() if model is None else model
     settings = {"timeout_s": 5.0, "patience_s": 5.0, **settings}
-    engine = ServerEngine(model, EngineConfig(name="server", url=fake.url, **settings), max_context=max_context)
+    engine = ServerEngine(model, ServerEngineConfig(name="server", url=fake.url, **settings), max_context=max_context)
     if ready:
         asyncio.run(engine.update_weights())
     return engine
@@ -290,7 +290,7 @@ def test_weights_come_before_responses(fake):
     ("override", "where"),
     [
         ("engine.url=localhost:8000", r'engine.url: .*pattern.*, got "localhost:8000"'),
-        ("engine.name=vllm", r"engine.name: .*'local' or 'server', got \"vllm\""),
+        ("engine.name=vllm", r"unknown engine.name 'vllm'. Known: local, server"),
         ("engine.max_concurrent=0", r"engine.max_concurrent: .*, got 0"),
         ("engine.patience=3", r"unknown key 'engine.patience'. Did you mean 'patience_s'\?"),
     ],

@@ -8,7 +8,7 @@ from tests.rollout.chat_models import chat_model
 from turnwise.base.errors import EngineFault
 from turnwise.engines.base import Generation, Sampling, ends_with_stop
 from turnwise.engines.local import LocalEngine
-from turnwise.engines.server import _until
+from turnwise.engines.server import until
 from turnwise.models.policy import Policy
 from turnwise.models.pretrained import pretrained_policy
 from turnwise.models.settings import ModelConfig, PromptConfig
@@ -45,7 +45,7 @@ def test_a_response_ends_where_it_first_says_a_stop_text(policy):
         if length < len(long.token_ids):
             assert stop in decode(short.token_ids)
             assert not short.truncated
-        cut = _until((stop,), long, decode)
+        cut = until((stop,), long, decode)
         assert (cut.token_ids, cut.truncated) == (short.token_ids, short.truncated)
 
 

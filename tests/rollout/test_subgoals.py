@@ -18,7 +18,7 @@ from turnwise.models.tiny import tiny_policy
 from turnwise.objective.values import places_of
 from turnwise.rollout.context import make_context
 from turnwise.train.warmstart import warm_policy
-from turnwise.worlds.alfworld.subgoals import with_subgoals
+from turnwise.worlds.alfworld.suite import with_subgoals
 
 FORMAT = tiny_policy(
     Colors.words(), ModelConfig(hidden_size=8, num_layers=1, num_heads=2, max_context=64), seed=0, plan=True

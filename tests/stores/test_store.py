@@ -11,10 +11,10 @@ import pytest
 
 from tests.toys import trajectory
 from turnwise.base.errors import ConfigError, DamagedError, DataError, RunError
-from turnwise.extensions.stores.rows import FILE, Row, make_row, read_store, write_store
+from turnwise.extensions.stores.rows import FILE, Row, from_record, make_row, read_store, to_record, write_store
 from turnwise.extensions.stores.settings import StoreConfig
 from turnwise.extensions.stores.store import Store
-from turnwise.rollout.trajectory import Trajectory, Turn
+from turnwise.rollout.trajectory import Extras, Trajectory, Turn
 
 
 def row(task: int = 0, step: int = 1, key: Any = ("room", 3, (1.5, None)), **fields: Any) -> Row:
@@ -167,7 +167,22 @@ def test_stored_trajectories_are_plain():
 def test_a_fork_inside_a_response_is_stored_without_the_one_that_it_comes_from():
     """A stored trajectory is alone: all tokens of its responses are its own."""
     whole = Turn("o", "k", [1], [2, 3], [-1.0, -1.0], "r", False)
-    forked = dataclasses.replace(whole, response_ids=[2, 4], origin=whole, begun=1)
+    forked = dataclasses.replace(whole, response_ids=[2, 4]).put(origin=whole, begun=1, actor="x", state=np.ones(2))
     (turn,) = make_row(0, 1, Trajectory(0, "0", [forked])).trajectory.turns
-    assert turn == dataclasses.replace(forked, origin=None, begun=0)
+    assert turn == dataclasses.replace(forked, extras=Extras(actor="x"))
+    assert "state" not in turn.extras
     assert turn.num_generated == 2
+
+
+def test_a_store_of_an_earlier_version_is_read():
+    """Its turns have the extras as fields."""
+    now = row()
+    now.trajectory.turns[0].put(actor="x", spreads=[0.5])
+    record = to_record(now)
+    for number, turn in enumerate(record["turns"]):
+        extras = turn.pop("extras")
+        turn |= {"actor": extras.get("actor", ""), "behavior_spreads": extras.get("spreads")}
+        turn |= {"origin": None, "begun": 0, "learned": bool(number)}
+    read = from_record(json.loads(json.dumps(record)))
+    assert read.trajectory.turns[0] == now.trajectory.turns[0]
+    assert [turn.extras for turn in read.trajectory.turns[1:]] == [Extras(learned=True)] * (len(record["turns"]) - 1)

@@ -8,7 +8,12 @@ import pytest
 from tests.token_rules.steps import WIDTHS, column, given, step
 
 import turnwise as tw
-from turnwise.extensions.token_rules import adapo, epo, flexible_clip, gain_clip, hapo, repo
+from turnwise.extensions.token_rules.adapo import adapo
+from turnwise.extensions.token_rules.epo import epo
+from turnwise.extensions.token_rules.flexible import flexible_clip
+from turnwise.extensions.token_rules.gain_clip import gain_clip
+from turnwise.extensions.token_rules.hapo import hapo
+from turnwise.extensions.token_rules.repo import repo
 from turnwise.objective.token_rules import StepTokens
 
 HAPO_ENTROPY = np.array([0.01, 0.1, 1.0, 0.5, 2.5, 1.5])

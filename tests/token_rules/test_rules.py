@@ -10,20 +10,15 @@ from tests.token_rules.steps import WIDTHS, column, given, step
 
 import turnwise as tw
 from turnwise.base.errors import ConfigError
-from turnwise.extensions.token_rules import (
-    adapo,
-    clip_cov,
-    d3s_mask,
-    epo,
-    flexible_clip,
-    gain_clip,
-    hapo,
-    kl_cov,
-    repo,
-    spo_mask,
-    steer,
-)
-from turnwise.extensions.token_rules.covariance import covariance
+from turnwise.extensions.token_rules.adapo import adapo
+from turnwise.extensions.token_rules.covariance import clip_cov, covariance, kl_cov
+from turnwise.extensions.token_rules.epo import epo
+from turnwise.extensions.token_rules.flexible import flexible_clip
+from turnwise.extensions.token_rules.gain_clip import gain_clip
+from turnwise.extensions.token_rules.hapo import hapo
+from turnwise.extensions.token_rules.masks import d3s_mask, spo_mask
+from turnwise.extensions.token_rules.repo import repo
+from turnwise.extensions.token_rules.steer import steer
 from turnwise.objective.token_rules import StepTokens
 
 

@@ -14,8 +14,7 @@ from tests.train.test_every_method_trains import told, weights
 
 from turnwise.engines.local import LocalEngine
 from turnwise.lab.diagnostics.recredit import replay
-from turnwise.models.critic import Critic, join_beside
-from turnwise.models.ridge import Ridge
+from turnwise.models.critic import Critic, Ridge, join_beside
 from turnwise.models.settings import CriticConfig, ModelConfig
 from turnwise.objective.beside import beside_states
 from turnwise.objective.gradient import Budget
@@ -188,7 +187,7 @@ def test_values_on_the_states_of_the_engine_are_those_of_a_pass():
     values = {}
     for known in (True, False):
         for turn in [turn for each in trajectories for turn in each.turns]:
-            turn.behavior_state = turn.behavior_state if known else None
+            turn.put(state=turn.extras["state"] if known else None)
         sequences = Sequences.from_trajectories(trajectories)
         of_step = ValueTerm(critic).begin(sequences, trajectories, ModelConfig(), Budget(1000))
         assert of_step.needs_no_pass(()) == known

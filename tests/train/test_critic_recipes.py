@@ -21,13 +21,16 @@ from turnwise.train.loop import train
 @pytest.mark.parametrize(
     ("critic", "message"),
     [
-        ({"kind": "heads"}, "critic.kind: Input should be 'head', 'model' or 'ridge'"),
+        ({"kind": "heads"}, r"unknown critic.kind 'heads'. Did you mean 'head'\?"),
         ({"knd": "head"}, r"unknown key 'critic.knd'. Did you mean 'kind'\?"),
-        ({"kind": "ridge", "learning_rate": 0.1}, "critic.learning_rate has no effect on kind='ridge'"),
-        ({"peers": True}, "critic.peers is only for kind='ridge', got kind='head'"),
+        (
+            {"kind": "ridge", "learning_rate": 0.1},
+            "critic.learning_rate is an option of critic.kind='head' or .*'model' only, got 0.1 with",
+        ),
+        ({"peers": True}, "critic.peers is an option of critic.kind='ridge' only, got True with critic.kind='head'"),
         ({"kind": "ridge", "visits": True}, "critic.visits compares with critic.peers; set critic.peers=true too"),
-        ({"memory": 3}, "critic.memory is only for kind='ridge', got kind='head'"),
-        ({"kind": "ridge", "trunk_gradient": 1.0}, "critic.trunk_gradient is only for kind='head'"),
+        ({"memory": 3}, "critic.memory is an option of critic.kind='ridge' only, got 3 with critic.kind='head'"),
+        ({"kind": "ridge", "trunk_gradient": 1.0}, "critic.trunk_gradient is an option of critic.kind='head' only"),
         ({"kind": "model", "hidden_size": 8}, "critic.hidden_size is only for name='tiny', got name='policy'"),
         ({"clip": 0.2, "target_every": 5}, "critic.target_every and critic.clip exclude each other"),
         ({"target_rate": 0.2, "target_every": 5}, "critic.target_every and critic.target_rate exclude each other"),

@@ -10,9 +10,10 @@ from tests.toys import small_config
 
 from turnwise.commands.cli import main
 from turnwise.config import EvaluateConfig
+from turnwise.rollout.record import read_rollouts
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.train.cost import cost_note
-from turnwise.train.display import LIVE_ROWS, ConsoleDisplay, duration, glance, warnings
+from turnwise.train.display import LIVE_ROWS, ConsoleDisplay, Display, duration, glance, warnings
 from turnwise.train.folder import RunFolder
 from turnwise.train.loop import train
 
@@ -235,5 +236,33 @@ def test_the_end_has_a_table_of_evaluations_and_says_when_there_was_no_signal(tm
     assert ["step", "success", "95 % interval", "turns", "invalid", "episodes"] in rows
     assert ["0", "0.500", "0.400 to 0.600", "6.0", "0.100", "64"] in rows
     assert ("did not differ in any of 2 steps" in told) == (signals == (0.0, 0.0))
+    assert ("no signal in 1 of 2 steps" in told) == (signals == (0.0, 0.5))
     assert told.endswith(f"figure: {folder.figure}\n")
     assert folder.figure.exists()
+
+
+class Listening(Display):
+    """Remember what was told about trajectories whenever a turn was played."""
+
+    def __init__(self):
+        self.heard = []
+
+    def watch(self, tally):
+        self._tally = tally
+
+    def turn(self, live, total):
+        self.heard.append(self._tally())
+
+
+@pytest.mark.parametrize("name", ["independent", "branching"])
+def test_success_so_far_is_known_while_episodes_are_played(tmp_path, name):
+    display = Listening()
+    how = {"run": {"steps": 1}, "evaluate": {"episodes": 0, "final_episodes": 0}}
+    folder = train(
+        small_config(tmp_path, rollout={"collector": {"name": name}, "group_size": 6}, **how), display=display
+    )
+    trajectories, _ = read_rollouts(folder.rollouts / "step-000001.parquet")
+    won = sum(each.success for each in trajectories)
+    assert display.heard[0] == ""
+    assert display.heard[-1] == f"success {won} of the last {len(trajectories)}"
+    assert len(set(display.heard)) > 2, "it is told before all have ended"

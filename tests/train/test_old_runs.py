@@ -21,7 +21,7 @@ from turnwise.base.errors import ConfigError, RunError
 from turnwise.base.register import TOKEN_RULES
 from turnwise.commands.cli import main
 from turnwise.environments.hosts import InProcessEnvironments
-from turnwise.extensions.token_rules import repo
+from turnwise.extensions.token_rules.repo import repo
 from turnwise.rollout.collectors import make_collector
 from turnwise.rollout.record import read_rollouts
 from turnwise.rollout.settings import RolloutConfig

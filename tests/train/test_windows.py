@@ -56,7 +56,7 @@ class Twice(play_take.PlayedTokens):
     def _window(self, *arguments: Any):
         window = super()._window(*arguments)
         for turn in window.turns if window and window.ended != "unfinished" else ():
-            turn.learned = False
+            turn.put(learned=False)
         return window
 
 
@@ -66,7 +66,7 @@ class Tail(play_take.PlayedTokens):
     def _window(self, *arguments: Any):
         window = super()._window(*arguments)
         for turn in window.turns if window and window.ended == "unfinished" else ():
-            turn.learned = True
+            turn.put(learned=True)
         return window
 
 
@@ -139,7 +139,7 @@ def test_turns_are_cut_where_steps_ended():
     assert [each.response_ids for each in pieces] == [[1, 2], [3, 4], [5], [6]]
     assert [each.prompt_ids for each in pieces] == [[9], [], [], [9]]
     assert [each.behavior_logprobs for each in pieces] == [[-1, -2], [-3, -4], [-5], [-6]]
-    assert [each.learned for each in pieces] == [True, True, False, False]
+    assert [each.extras["learned"] for each in pieces] == [True, True, False, False]
     assert [each.reward for each in pieces] == [0, 0, 1, 0]
     assert [each.valid for each in pieces] == [True, True, False, True]
     assert [each.version for each in pieces] == [0, 1, 2, 2]

@@ -13,9 +13,8 @@ from turnwise.base.blocking import blocking, make_loop
 from turnwise.engines.local import LocalEngine
 from turnwise.engines.models import Models, NamedModel
 from turnwise.environments.check import check_environment
-from turnwise.environments.check_copy import check_copy
+from turnwise.environments.check_plays import check_copy, scripted
 from turnwise.environments.check_plays import play as play_check
-from turnwise.environments.check_plays import scripted
 from turnwise.environments.hosts import Environments, InProcessEnvironments
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite

@@ -175,7 +175,7 @@ def test_a_pass_computes_shared_tokens_once_and_has_the_gradient_of_the_paths():
     assert sequences.tree is not None
     assert len(set(sequences.tree.tolist())) == 1, "they share no turn, only the beginning of one"
     for turn in [one.turns[0] for one in played[1:]]:
-        turn.origin = None
+        turn.put(origin=None)
     apart = Sequences.from_trajectories(played)
     assert apart.tree is None
     model = color_policy().model  # whose hooks no other test meets

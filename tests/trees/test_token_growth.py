@@ -132,7 +132,7 @@ def test_treerl_forks_each_tree_before_its_most_surprising_tokens():
     forks = [Fork(0, 0, 2)] * 2 + [Fork(0, 1, 0)] * 2 + [Fork(1, 1, 1)] * 2 + [Fork(1, 0, 1)] * 2
     assert list(growth.send(first)) == forks
     own = [surprising([9.0, 1.0, 8.0, 7.0], tree=0) for _ in range(4)]
-    own[0].turns[0].begun, own[0].turns[0].origin = 2, first[0].turns[0]
+    own[0].turns[0].put(begun=2, origin=first[0].turns[0])
     more = [*own[:1], *(surprising([0.0], [0.0], tree=0, shared=1) for _ in range(3))]
     more += [surprising([0.0], tree=1) for _ in range(4)]
     # 8 is the first token of the fork's own, 3 and 2 were forked before; what is left is 7 and 1, and then 0.1
@@ -159,7 +159,7 @@ def meaning(*responses: list[tuple[float, float]], **fields) -> Trajectory:
         for own in responses
     ]
     for turn, own in zip(turns, responses, strict=True):
-        turn.behavior_spreads = [spread for _, spread in own]
+        turn.put(spreads=[spread for _, spread in own])
     return Trajectory(0, "task", turns, ended="terminated", **fields)
 
 
@@ -171,13 +171,13 @@ def test_rose_forks_before_the_largest_product_of_entropy_and_spread_or_starts_a
     first = meaning([(3.0, 0.0), (0.1, 0.9)], [(0.5, 0.1), (1.0, 0.5)])
     assert list(growth.send([first])) == [Fork(0, 1, 1)]
     fork = meaning([(3.0, 0.0), (0.1, 0.9)], [(0.5, 0.1), (1.0, 0.5)], shared=1)
-    fork.turns[1].begun, fork.turns[1].origin = 1, first.turns[1]
+    fork.turns[1].put(begun=1, origin=first.turns[1])
     assert list(growth.send([first, fork])) == [None], "0.4 is below epsilon"
     paths = [first, fork, meaning([(1.0, 0.3)])]
     # without repeats: the fork's own first token and the two starts are places where trajectories parted already
     assert list(growth.send(paths)) == [Fork(0, 1, 1) if repeat else Fork(0, 0, 1)]
     again = meaning([(3.0, 0.0), (0.3, 0.9)], [(1.0, 0.04), (0.1, 0.1)])
-    again.turns[0].begun = 1
+    again.turns[0].put(begun=1)
     paths.append(again)
     assert list(growth.send(paths)) == [Fork(0, 1, 1) if repeat else Fork(0, 1, 0)]
 
@@ -190,7 +190,7 @@ def test_rose_without_repeats_may_fork_before_the_first_token_of_the_only_start(
     paths.append(meaning([(1.0, 0.5), (1.0, 0.1)]))
     assert list(growth.send(paths)) == [Fork(0, 0, 1)]
     child = meaning([(1.0, 0.5), (1.0, 0.3)])
-    child.turns[0].begun = 1
+    child.turns[0].put(begun=1)
     paths.append(child)
     assert list(growth.send(paths)) == [Fork(1, 0, 1)]
 

@@ -5,7 +5,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from turnwise.base.errors import EngineLost
 
@@ -24,18 +24,18 @@ def blocking(work: Coroutine[Any, Any, T]) -> T:
         return other.submit(_run, work).result()
 
 
-class Loop(Protocol):
-    """An event loop in which rollouts live from step to step.
+class Loop:
+    """An event loop in which rollouts live from step to step; this one is a new one for each call, and nothing rests.
 
     Attributes:
         apart: Whether it has a thread of its own, and goes on while the trainer learns.
     """
 
-    apart: bool
+    apart = False
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the loop, and wait for it."""
-        ...
+        return blocking(work)
 
     async def visit(self, work: Coroutine[Any, Any, T]) -> T:
         """Await a coroutine that belongs to the loop, in another event loop.
@@ -43,40 +43,18 @@ class Loop(Protocol):
         Raises:
             EngineLost: The loop was closed.
         """
-        ...
-
-    def soon(self, call: Callable[..., Any], *arguments: Any) -> None:
-        """Call a function in the loop, after what was asked before."""
-        ...
-
-    def close(self) -> None:
-        """Cancel what the loop does, and end it."""
-        ...
-
-
-class StepLoop:
-    """A loop in the trainer's thread, a new one for each call: nothing stays in it. See `Loop` for the methods."""
-
-    apart = False
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine."""
-        return blocking(work)
-
-    async def visit(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await a coroutine in the present loop."""
         return await work
 
     def soon(self, call: Callable[..., Any], *arguments: Any) -> None:
-        """Call a function."""
+        """Call a function in the loop, after what was asked before."""
         call(*arguments)
 
     def close(self) -> None:
-        """Do nothing."""
+        """Cancel what the loop does, and end it."""
 
 
-class LastingLoop(StepLoop):
-    """A loop in the trainer's thread, which pauses between two calls of `run`. See `Loop` for the methods."""
+class LastingLoop(Loop):
+    """A loop in the trainer's thread: what it does rests between two calls of `run`."""
 
     def __init__(self) -> None:
         self._runner, self._reports = asyncio.Runner(), _Reports()
@@ -104,11 +82,11 @@ class LastingLoop(StepLoop):
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         with self._reports.muted_by_a_signal():
-            return self._runner.run(self._reports.watch(work))
+            return self._reports.run(self._runner, work)
 
 
-class ThreadLoop:
-    """A loop on a thread of its own, which runs on while the trainer learns. See `Loop` for the methods."""
+class ThreadLoop(Loop):
+    """A loop on a thread of its own, which goes on while the trainer learns."""
 
     apart = True
 
@@ -171,14 +149,14 @@ def make_loop(*, apart: bool, lasting: bool = False) -> Loop:
         apart: Whether they go on while the trainer learns, on a thread of their own.
         lasting: Whether they rest between steps.
     """
-    return ThreadLoop() if apart else LastingLoop() if lasting else StepLoop()
+    return ThreadLoop() if apart else LastingLoop() if lasting else Loop()
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:
     reports = _Reports()
     with reports.muted_by_a_signal(), asyncio.Runner() as runner:
         try:
-            return runner.run(reports.watch(work))
+            return reports.run(runner, work)
         except KeyboardInterrupt:
             _end_tasks(runner)
             raise
@@ -213,10 +191,20 @@ class _Reports:
             self._muted = True
             raise
 
-    async def watch(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await a coroutine in a loop that reports here."""
-        asyncio.get_running_loop().set_exception_handler(self._report)
-        return await work
+    def run(self, runner: asyncio.Runner, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in a loop that reports here.
+
+        Its result is not that of the task, which the handler of SIGINT holds: `signal.signal` writes handlers out, in
+        an error of its own that nobody sees, and with them all that a step has played.
+        """
+        result: list[T] = []
+
+        async def watched() -> None:
+            asyncio.get_running_loop().set_exception_handler(self._report)
+            result.append(await work)
+
+        runner.run(watched())
+        return result[0]
 
     def _report(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         if not (self._muted or isinstance(context.get("exception"), KeyboardInterrupt)):

@@ -20,6 +20,8 @@ from collections.abc import Iterable
 
 DISTRIBUTION = "turnwise-rl"
 """Name on the package index, where `turnwise` is another project."""
+LISTED = 30
+"""Most options that a message lists."""
 LONGEST = 1500
 """Longest message (characters); of a longer one the middle is left out."""
 
@@ -106,10 +108,14 @@ class IntegrationError(TurnwiseError, RuntimeError):
 
 
 def did_you_mean(name: str, options: Iterable[str]) -> str:
-    """Return " Did you mean 'x'?" for the option closest to `name`, or the list of options when none is close."""
+    """Return " Did you mean 'x'?" for the option closest to `name`; when none is close, the options or the nearest."""
     options = sorted(options)
     folded = dict.fromkeys(option.casefold() for option in options)
     if close := difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.6):
         alike = [option for option in options if option.casefold() == close[0]]
         return f" Did you mean {max(alike, key=lambda option: difflib.SequenceMatcher(None, name, option).ratio())!r}?"
+    if name and len(options) > LISTED:
+        nearest = difflib.get_close_matches(name.casefold(), folded, n=3, cutoff=0.0)
+        near = [option for option in options if option.casefold() in nearest]
+        return f" The nearest of {len(options)}: {', '.join(near)}."
     return f" Known: {', '.join(options)}." if options else ""

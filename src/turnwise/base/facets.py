@@ -26,6 +26,9 @@ class Facet(enum.Enum):
     SCORED = "the trainer scores the responses"
     ENGINE = "one engine in the trainer generates every response"
     CHAT = "the policy is a chat model"
+    HERE = "the weights that are trained lie in the trainer"
+    LOSS = "the trainer computes the loss"
+    ENTROPY = "entropies of the policy are known"
     UNFROZEN = "the policy's own weights are trained"
 
 

@@ -3,7 +3,6 @@
 import contextlib
 import errno
 import functools
-import importlib.metadata
 import json
 import os
 import platform
@@ -135,6 +134,8 @@ def provenance() -> dict[str, Any]:
 @functools.cache
 def _code_and_machine() -> Mapping[str, Any]:
     """Collect what stays the same for the life of a process, once: asking git and the packages takes long."""
+    from importlib.metadata import version  # slow to import
+
     try:
         commit = subprocess.run(
             ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True, cwd=Path(__file__).parent
@@ -142,8 +143,7 @@ def _code_and_machine() -> Mapping[str, Any]:
     except (OSError, subprocess.CalledProcessError):
         commit = None
     return {
-        "versions": {"turnwise": __version__}
-        | {name: importlib.metadata.version(name) for name in ("torch", "transformers", "numpy")},
+        "versions": {"turnwise": __version__} | {name: version(name) for name in ("torch", "transformers", "numpy")},
         "commit": commit,
         "python": platform.python_version(),
         "cpus": os.cpu_count(),

@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from turnwise.base.errors import ConfigError, TurnwiseError, did_you_mean
@@ -28,6 +29,14 @@ def import_named(name: str) -> Any:
         public = [known for known in vars(module) if not known.startswith("_")]
         raise ConfigError(f"{module_name!r} has no {attribute!r}.{did_you_mean(attribute, public)}")
     return getattr(module, attribute)
+
+
+def import_callable(setting: str, name: str) -> Callable[..., Any]:
+    """Import a class or a function that a setting names; see `import_named`."""
+    found = import_named(name)
+    if callable(found):
+        return found
+    raise ConfigError(f"{setting}={name!r} is a {type(found).__name__}, expected a class or a function")
 
 
 def _mend(module: str, error: Exception) -> str:

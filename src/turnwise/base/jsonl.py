@@ -39,8 +39,12 @@ class _Bounded(gzip.GzipFile):
             raise DataError(f"{self.name} unpacks to more than {MOST_UNPACKED >> 20} MiB; unpack it with gunzip first")
 
 
-def open_text(path: Path) -> IO[str]:
+def open_text(path: Path, errors: str = "strict") -> IO[str]:
     """Open a file to read; a name that ends in .gz is compressed, and a byte order mark is skipped.
+
+    Args:
+        path: The file.
+        errors: What to do with bytes that are not UTF-8, as for `open`.
 
     Raises:
         DataError: It is in UTF-16.
@@ -53,7 +57,7 @@ def open_text(path: Path) -> IO[str]:
     except BaseException:
         file.close()
         raise
-    return io.TextIOWrapper(file, encoding="utf-8-sig")
+    return io.TextIOWrapper(file, encoding="utf-8-sig", errors=errors)
 
 
 def lines_of(file: IO[str], path: Path) -> Iterator[str]:

@@ -25,11 +25,14 @@ FORMER = {
 RENAMED = {
     "objective.rejection": "extensions.preference.rejection",
     "rollout.blocking": "base.blocking",
+    "config.recipes": "base.recipes",
     "rollout.engine": "engines.base",
     "environments.adapters.tool_calls": "environments.tool_calls",
     "rollout.environments": "environments.hosts",
 }
 """What has another name too, or lies deeper."""
+REMOVED = {"integrations.nemo_rl": "NeMo-RL", "integrations.roll": "ROLL", "integrations.slime": "slime"}
+"""Adapters that could not be run against their trainer, so that nobody would have seen that they no longer fit."""
 
 
 class Moved(importlib.abc.InspectLoader, importlib.abc.MetaPathFinder):
@@ -48,8 +51,17 @@ class Moved(importlib.abc.InspectLoader, importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Return how to import a module by a name that it had; None for any other name."""
+        """Return how to import a module by a name that it had; None for any other name.
+
+        Raises:
+            ImportError: It is an adapter that was removed; the message says what to write in its place.
+        """
         package, _, name = fullname.partition(".")
+        if package == self._package and name in REMOVED:
+            from turnwise.base.errors import guide  # seldom needed, and `import turnwise` is to be fast
+
+            trainer, page = REMOVED[name], guide(f"how-to/other-trainers.md#{REMOVED[name].lower()}")
+            raise ImportError(f"turnwise no longer has an adapter for {trainer}; write the lines of {page} instead")
         if package != self._package or (now := self._now(name)) is None:
             return None
         spec = importlib.util.find_spec(now)

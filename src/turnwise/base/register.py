@@ -104,7 +104,8 @@ EXTENSIONS: dict[str, Entry] = {
     "rollout.turn_budget": Entry(
         "extensions.turn_budget.settings:TurnBudgetConfig",
         "extensions.turn_budget.extension:Limited",
-        'Limit on turns: {name = "fixed", turns = 6} or {name = "quantile", extend = 2} (how-to: other ways to learn).',
+        'Limit on turns: {name = "fixed", turns = 6} or {name = "quantile", extend = 2} '
+        "(docs/how-to/other-ways-to-learn.md).",
     ),
     "rollout.token_temperature": Entry(
         "extensions.token_temperature.settings:TokenTemperatureConfig",
@@ -126,6 +127,15 @@ EXTENSIONS: dict[str, Entry] = {
     ),
 }
 """Extensions by the key of their section, in the order in which they wrap each other."""
+
+ENGINES = Register(
+    {
+        "local": "engines.settings:LocalEngineConfig",
+        "server": "engines.settings:ServerEngineConfig",
+        "tinker": "extensions.tinker.settings:TinkerEngineConfig",
+    }
+)
+"""Engines by the name that `engine.name` takes: settings, whose `make` makes the engine."""
 
 SELECTORS = Register({"epochs": "rollout.selection:Epochs", "vade": "extensions.vade.selector:Vade"})
 """Selectors of tasks by the name that `rollout.select` takes."""
@@ -152,6 +162,7 @@ MEASURES = Register(
         "continued_cuts": "extensions.continuations.measures:continued_cuts",
         "rank": "extensions.judge.measures:rank",
         "progress": "extensions.judge.measures:progress",
+        "rubric": "extensions.judge.measures:rubric",
         "implicit": "extensions.reward_model.measures:implicit",
     }
 )
@@ -187,11 +198,12 @@ ENVIRONMENTS: dict[str, tuple[str, str]] = {
     "gymnasium": ("worlds.adapters.gymnasium:Gymnasium", ""),
     "openenv": ("worlds.adapters.openenv:OpenEnv", ""),
     "verifiers": ("worlds.adapters.verifiers:Verifiers", ""),
+    "mcp": ("worlds.adapters.mcp:Mcp", ""),
     "crossroads": ("worlds.crossroads.suite:Crossroads", "worlds.crossroads.knobs:Knobs"),
     "seats": ("worlds.seats.suite:Seats", ""),
     "helpdesk": ("worlds.helpdesk.suite:Helpdesk", ""),
     "frozen_lake": ("worlds.grids.frozen_lake:FrozenLake", ""),
-    "sokoban": ("worlds.grids.sokoban:Sokoban", "worlds.grids.rooms:random_room"),
+    "sokoban": ("worlds.grids.sokoban:Sokoban", "worlds.grids.sokoban:random_room"),
     "scienceworld": ("worlds.scienceworld.suite:Scienceworld", ""),
     "textworld": ("worlds.adapters.textworld:Textworld", ""),
 }

@@ -5,16 +5,44 @@ from collections.abc import Sequence
 
 Table = Sequence[Sequence[str]]
 """Rows of cells; the first row is the header."""
+CUT = "..."
+"""Stands for the middle of a cell that is shortened."""
+SHORTEST = 8
+"""Columns that shortening leaves of a cell at least."""
 Page = Sequence[str | Table]
 """Paragraphs in Markdown (headings, lists, text) and tables, in order."""
 
 
-def as_text(table: Table) -> str:
-    """Format a table as text with aligned columns, as wide as it must be."""
-    widths = [max(len(row[i]) for row in table) for i in range(len(table[0]) - 1)]
+def as_text(table: Table, width: int | None = None) -> str:
+    """Format a table as text with aligned columns.
+
+    Where it is wider than `width`, its widest cells are shortened: names, in the first column, last, and numbers never.
+    """
+    columns = list(zip(*table, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    texts = [place for place, column in enumerate(columns) if not place or not all(map(is_number, column[1:]))]
+    while width is not None and sum(widths) + 2 * (len(widths) - 1) > width:
+        widest = max(texts, key=lambda place: (bool(place) and widths[place] > SHORTEST, widths[place]))
+        if widths[widest] <= (SHORTEST if widest else 2 * SHORTEST):
+            break
+        widths[widest] -= 1
     return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, [*widths, 0], strict=True)).rstrip() for row in table
+        "  ".join(shortened(cell, most).ljust(most) for cell, most in zip(row, widths, strict=True)).rstrip()
+        for row in table
     )
+
+
+def is_number(cell: str) -> bool:
+    """Return whether a cell begins with a number, or is empty or a dash."""
+    return cell.lstrip("+-<> ")[:1].isdigit() or cell in ("", "-")
+
+
+def shortened(text: str, length: int) -> str:
+    """Replace the middle of a text that is longer than `length`."""
+    if len(text) <= length:
+        return text
+    kept = length - len(CUT)
+    return f"{text[: (kept + 1) // 2]}{CUT}{text[len(text) - kept // 2 :]}"
 
 
 def as_markdown(table: Table) -> str:
@@ -45,9 +73,9 @@ def wrapped(text: str, width: int = 120) -> str:
     )
 
 
-def page_as_text(page: Page) -> str:
-    """Format a page as text: headings without their marks, tables with aligned columns."""
-    return "\n\n".join(heading(part) or part if isinstance(part, str) else as_text(part) for part in page) + "\n"
+def page_as_text(page: Page, width: int | None = None) -> str:
+    """Format a page as text: headings without their marks, tables with aligned columns; `width` as in `as_text`."""
+    return "\n\n".join(heading(part) or part if isinstance(part, str) else as_text(part, width) for part in page) + "\n"
 
 
 def heading(part: str) -> str:

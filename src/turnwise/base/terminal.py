@@ -1,13 +1,14 @@
 """Print tables and pages: by rich on a terminal, as plain text elsewhere, as Markdown on request.
 
-Plain tables are as wide as they must be, so that no word is broken. rich is imported for a terminal alone, and may be
-missing.
+Plain tables fit `WIDTH` columns: long cells lose their middle unless the caller asks for all. rich is imported for a
+terminal alone, and may be missing.
 """
 
 import sys
 from typing import IO, TYPE_CHECKING, Any
 
-from turnwise.base.tables import Page, Table, heading, page_as_markdown, page_as_text
+from turnwise.base.heartbeat import told
+from turnwise.base.tables import Page, Table, heading, is_number, page_as_markdown, page_as_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,6 +28,8 @@ STYLES = {
     "markdown.link_url": "underline",
 }
 """rich's styles, so that every text has the terminal's own colour and bars are legible on white and on black."""
+WIDTH = 100
+"""Columns of a plain table."""
 NARROW = 24
 """Columns up to this width are never wrapped."""
 GAP = 2
@@ -59,6 +62,7 @@ def say(*parts: object, file: IO[str] | None = None, end: str = "\n", flush: boo
         end: What follows it.
         flush: Whether to write it at once.
     """
+    told()
     print(visible(" ".join(map(str, parts))), file=file, end=end, flush=flush)
 
 
@@ -78,6 +82,7 @@ def make_console(file: IO[str] | None = None, **options: Any) -> "Console":
         """Escapes what it prints: texts before rich drops characters from them, and all that is left."""
 
         def print(self, *objects: Any, **how: Any) -> None:
+            told()
             super().print(*(visible(each) if isinstance(each, str) else each for each in objects), **how)
 
         def render_str(self, text: str, **how: Any) -> Text:
@@ -87,22 +92,28 @@ def make_console(file: IO[str] | None = None, **options: Any) -> "Console":
             for segment in super().render(renderable, options):
                 yield segment if segment.control else Segment(visible(segment.text), segment.style)
 
-    return Visible(file=file or sys.stderr, theme=Theme(STYLES), highlight=False, **options)
+    file = file or sys.stderr
+    if not file.isatty():  # FORCE_COLOR, which a CI sets, would fill its log with bars
+        options = {"force_terminal": False, **options}
+    return Visible(file=file, theme=Theme(STYLES), highlight=False, **options)
 
 
-def print_table(table: Table, *, title: str = "", markdown: bool = False, file: IO[str] | None = None) -> None:
+def print_table(
+    table: Table, *, title: str = "", markdown: bool = False, wide: bool = False, file: IO[str] | None = None
+) -> None:
     """Print a table.
 
     Args:
         table: Rows of cells; the first row is the header.
         title: Line above the table.
         markdown: Print Markdown, also on a terminal.
+        wide: Print every cell in full.
         file: Where to; default: stdout.
     """
-    print_page([title, table] if title else [table], markdown=markdown, file=file)
+    print_page([title, table] if title else [table], markdown=markdown, wide=wide, file=file)
 
 
-def print_page(page: Page, *, markdown: bool = False, file: IO[str] | None = None) -> None:
+def print_page(page: Page, *, markdown: bool = False, wide: bool = False, file: IO[str] | None = None) -> None:
     """Print a page; see `print_table`."""
     out = file or sys.stdout
     page = [
@@ -116,7 +127,7 @@ def print_page(page: Page, *, markdown: bool = False, file: IO[str] | None = Non
                 console.print()
             _print_part(part, console)
     else:
-        out.write(page_as_text(page))
+        out.write(page_as_text(page, None if wide else WIDTH))
 
 
 def is_tenth(done: int, total: int) -> bool:
@@ -151,7 +162,7 @@ def _print_part(part: str | Table, console: "Console") -> None:
     for place, name in enumerate(head):
         cells = [row[place] for row in part]
         widest, word = max(map(len, cells)), max(len(word) for cell in cells for word in [*cell.split(), ""])
-        numbers = all(cell.lstrip("+-<> ")[:1].isdigit() or cell in ("", "-") for cell in cells[1:])
+        numbers = all(map(is_number, cells[1:]))
         made.add_column(Text(name), justify="right" if numbers and place else "left", no_wrap=widest <= NARROW)
         least += (widest if widest <= NARROW else word) + GAP + 1
     for row in body:

@@ -18,7 +18,7 @@ from turnwise.commands.common import (
     refuse_written,
     say_written,
 )
-from turnwise.credit.methods import COMPARED
+from turnwise.credit.compared import COMPARED
 
 
 def add(commands: Any) -> None:
@@ -33,6 +33,7 @@ def add(commands: Any) -> None:
     surprisal.add_argument("--seed", type=natural, default=0, help="seed of the fresh responses; default: 0")
     surprisal.set_defaults(run=_surprisal)
     fidelity.add(kinds)
+    fidelity.add_audit(commands)
     pass_at_k.add(kinds)
     turns.add(kinds)
     noise = kinds.add_parser("noise", help="estimate how many groups make a step's gradient more signal than noise")
@@ -106,7 +107,7 @@ def _noise(options: argparse.Namespace) -> int:
             on_turn=display.turn,
             on_trajectory=lambda done, total: display.count("gradients", done, total),
         )
-    print_table(noise_table(found, config.rollout.groups), markdown=options.markdown)
+    print_table(noise_table(found, config.rollout.groups), markdown=options.markdown, wide=options.wide)
     return 0
 
 
@@ -159,6 +160,6 @@ def _written(options: argparse.Namespace, run: Path | None, stem: str, head: str
 
     folder = options.out or (run and run / "analyses")
     written = folder and write(folder, stem, [f"# {stem}", head, table], figure)
-    print_table(table, title=head, markdown=options.markdown)
+    print_table(table, title=head, markdown=options.markdown, wide=options.wide)
     say_written(written)
     return 0

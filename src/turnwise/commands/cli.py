@@ -13,6 +13,7 @@ turnwise compare runs/gigpo -- runs/grpo                        compare two sets
 turnwise study studies/turn-ppo-household.toml                  train a grid of methods and seeds, and compare them
 turnwise recredit runs/b --method gigpo                         assign another method's credit to recorded rollouts
 turnwise analyse fidelity runs/b                                measure how close credit is to the truth
+turnwise audit runs/b                                           measure how well credit finds turns with an effect
 turnwise analyse surprisal runs/b                               analyse entropy and its modulation
 turnwise report runs/b                                          write a page: curves, trajectories, credit per response
 turnwise methods                                                list the credit assignment methods
@@ -22,8 +23,10 @@ turnwise check-env module:factory                               test an environm
 turnwise check-harness module:function                          test whether an agent repeats, and what that allows
 turnwise gateway runs/b                                         serve its policy to agents, and record what they do
 turnwise import log.jsonl                                       read what an agent did elsewhere, to look at its credit
+turnwise export runs/b --to sft                                 write what its policy did, as data for other tools
 turnwise make-swe-tasks                                         make bugs to repair, for the environment 'swe'
 turnwise serve-env household                                    serve an environment over OpenEnv's protocol
+turnwise serve-model smollm2                                    serve a small model for training, over the Tinker API
 turnwise verl-check                                             check that verl loads the plug-in, in Ray's workers too
 """
 
@@ -34,8 +37,8 @@ import importlib.util
 import os
 import platform
 import sys
+import time
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NoReturn
 
 from turnwise.base.errors import DISTRIBUTION, TurnwiseError, did_you_mean, install, one_line
@@ -58,11 +61,12 @@ from turnwise.commands import (
     recipes,
     recredit,
     report,
+    serve_model,
     swe_tasks,
     train,
     verl,
 )
-from turnwise.commands.common import INTERRUPTED, notes_on_former_words
+from turnwise.commands.common import INTERRUPTED, at_work, notes_on_former_words
 
 OF_TRAINING = (
     "torch",
@@ -77,6 +81,8 @@ OF_TRAINING = (
     "scipy",
 )
 """Packages of the extra `train`."""
+OF_LOGS = ("pyarrow", "rich")
+"""Packages of the extra `logs`."""
 COMMANDS = (
     demo,
     play,
@@ -92,6 +98,7 @@ COMMANDS = (
     environments,
     harness,
     gateway,
+    serve_model,
     import_log,
     swe_tasks,
     verl,
@@ -130,7 +137,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _main(arguments: Sequence[str] | None) -> int:
     options = _parse(arguments)
     try:
-        with stoppable() as options.stop, notes_on_former_words():
+        begun, life = time.monotonic(), contextlib.ExitStack()
+        with stoppable() as options.stop, notes_on_former_words(), life:
+            options.signs_of_life = life  # a server closes it: it has nothing to wait for
+            life.enter_context(at_work(lambda: f"{options.command} goes on, {time.monotonic() - begun:.0f} s so far"))
             return options.run(options)
     except TurnwiseError as error:
         say(f"turnwise: {error}", file=sys.stderr)
@@ -150,7 +160,8 @@ def _main(arguments: Sequence[str] | None) -> int:
     except ModuleNotFoundError as error:
         if error.name not in OF_TRAINING:
             raise
-        say(f"turnwise: {error.name} is not installed; {install('train')}", file=sys.stderr)
+        extra = "logs" if error.name in OF_LOGS and options.command in ("import", "recredit", "report") else "train"
+        say(f"turnwise: {error.name} is not installed; {install(extra)}", file=sys.stderr)
         return 2
     except Exception as error:  # libraries have types of their own for a full disk
         return _told_of_disk(error, options)
@@ -209,7 +220,7 @@ def _with_baseline(arguments: Sequence[str]) -> list[str]:
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser("turnwise", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--version", action=_Version, nargs=0, help="print the versions of turnwise, Python and torch")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
     for module in COMMANDS:
         module.add(commands)
     return parser
@@ -217,6 +228,8 @@ def _parser() -> argparse.ArgumentParser:
 
 class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        from importlib.metadata import PackageNotFoundError, version  # takes longer than the rest of the command line
+
         torch = [f"torch {version('torch')}"] if importlib.util.find_spec("torch") else []  # to import it takes seconds
         say(", ".join([f"turnwise {__version__}", f"Python {platform.python_version()}", *torch]))
         with contextlib.suppress(PackageNotFoundError):

@@ -3,20 +3,21 @@
 import argparse
 import contextlib
 import math
+import os
 import sys
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from turnwise.base.errors import ConfigError, FormerWarning
+from turnwise.base.heartbeat import Heartbeat
+from turnwise.base.recipes import FOLDER, find_recipe, read_recipe
 from turnwise.base.terminal import is_tenth, say, say_over
-from turnwise.config import Config, load_config
-from turnwise.config.recipes import FOLDER, find_recipe, read_recipe
-from turnwise.credit.methods.former import note_on_absence
 
 if TYPE_CHECKING:
+    from turnwise.config import Config
     from turnwise.train.folder import RunFolder
 
 T = TypeVar("T")
@@ -75,8 +76,10 @@ def _number(text: str) -> float:
         return math.nan
 
 
-def recipe(options: argparse.Namespace) -> Config:
+def recipe(options: argparse.Namespace) -> "Config":
     """Load the configuration of `recipe overrides...`. The recipe may be left out."""
+    from turnwise.config import load_config
+
     return load_config(*_recipe_and_overrides(options))
 
 
@@ -88,8 +91,9 @@ def _recipe_and_overrides(options: argparse.Namespace) -> tuple[Path | None, lis
     return Path(recipe) if recipe else None, overrides
 
 
-def first_notes(config: Config, options: argparse.Namespace) -> list[str]:
+def first_notes(config: "Config", options: argparse.Namespace) -> list[str]:
     """Say what a step costs, and if the method of `recipe overrides...` is not what earlier versions trained."""
+    from turnwise.credit.methods.former import note_on_absence
     from turnwise.train.cost import cost_note
 
     is_agent = "harness" in config.extensions()
@@ -103,7 +107,7 @@ def first_notes(config: Config, options: argparse.Namespace) -> list[str]:
     return [cost, text] if text else [cost]
 
 
-def open_run(path: Path) -> tuple["RunFolder", Config]:
+def open_run(path: Path) -> tuple["RunFolder", "Config"]:
     """Open a run, before the imports of what is done with it, which take seconds.
 
     Raises:
@@ -131,8 +135,9 @@ def refuse_written(folder: Path | None, *names: str) -> None:
 
 
 def add_markdown(parser: argparse.ArgumentParser) -> None:
-    """Add `--markdown`."""
+    """Add `--markdown` and `--wide`."""
     parser.add_argument("--markdown", action="store_true", help="print Markdown")
+    parser.add_argument("--wide", action="store_true", help="print tables in full; default: shortened to 100 columns")
 
 
 def say_written(path: Path | None) -> None:
@@ -168,22 +173,34 @@ def notes_on_former_words() -> Iterator[None]:
 
 def progress(items: Iterable[T], total: int, what: str) -> Iterator[T]:
     """Show progress on stderr once the work has taken two seconds: one line at a terminal, elsewhere every tenth."""
-    start, shown = time.monotonic(), False
-    for done, item in enumerate(items, start=1):
-        yield item
-        if time.monotonic() - start <= QUIET_S:
-            continue
-        if sys.stderr.isatty():
-            say_over(f"{done}/{total} {what}")
-            shown = True
-        elif is_tenth(done, total):
-            say(f"{done}/{total} {what}", file=sys.stderr, flush=True)
+    start, shown, done = time.monotonic(), False, 0
+    with at_work(lambda: f"{done}/{total} {what}"):
+        for done, item in enumerate(items, start=1):
+            yield item
+            if time.monotonic() - start <= QUIET_S:
+                continue
+            if sys.stderr.isatty():
+                say_over(f"{done}/{total} {what}")
+                shown = True
+            elif is_tenth(done, total):
+                say(f"{done}/{total} {what}", file=sys.stderr, flush=True)
     if shown:
         say_over()
 
 
+def at_work(describe: Callable[[], str]) -> contextlib.AbstractContextManager[Any]:
+    """Describe on stderr, where it is not a terminal, what is done whenever nothing else was printed for a while."""
+    return (
+        contextlib.nullcontext()
+        if sys.stderr.isatty()
+        else Heartbeat(lambda: say(describe(), file=sys.stderr, flush=True))
+    )
+
+
 def quiet() -> None:
-    """Silence transformers' progress bars and hints."""
+    """Silence transformers' progress bars and hints; in a log those of every library, which would flood it."""
+    if not sys.stderr.isatty():
+        os.environ.setdefault("TQDM_DISABLE", "1")  # read as tqdm is imported
     import transformers
 
     transformers.logging.set_verbosity_error()

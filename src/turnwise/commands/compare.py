@@ -57,7 +57,7 @@ def _compare(options: argparse.Namespace) -> int:
         unequal=options.unequal,
     )
     written = options.out and write(options.out, "comparison", page(made), figure(made))
-    print_page(page(made), markdown=options.markdown)
+    print_page(page(made), markdown=options.markdown, wide=options.wide)
     say_written(written)
     return 0
 
@@ -78,7 +78,7 @@ def _study(options: argparse.Namespace) -> int:
     written = write_study(study)
     if written:
         path, found = written
-        print_page(found, markdown=options.markdown)
+        print_page(found, markdown=options.markdown, wide=options.wide)
         say_written(path)
     elif options.report:
         raise RunError(f"no run of {study.name} is finished yet")

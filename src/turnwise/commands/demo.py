@@ -13,6 +13,7 @@ from typing import Any
 from turnwise.base import version
 from turnwise.base.cache import cache_folder, check_writable, made_aside
 from turnwise.base.terminal import say
+from turnwise.credit.compared import COMPARED
 
 RECIPES = {"household": "household-tiny-aem", "agent": "storeroom-agent"}
 """Recipes of the recorded runs, by the names of these. A run is in NAME-demo.tar.xz, in the folder NAME-demo."""
@@ -50,7 +51,6 @@ def demo_run(name: str = "household") -> Path:
     archive = resources.files("turnwise") / "demo" / f"{run}.tar.xz"
     target = cache_folder() / f"demo-{_digest(archive)}"
     if not target.exists():
-        from turnwise.credit.methods import COMPARED
         from turnwise.lab.report.write import write_report
 
         check_writable(target.parent, mend="; set TURNWISE_CACHE to a folder that is writable")

@@ -4,14 +4,15 @@ import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from turnwise.base.errors import ConfigError
+from turnwise.base.recipes import shipped_recipes
 from turnwise.base.terminal import say
 from turnwise.commands.common import count
-from turnwise.config import load_config
-from turnwise.config.recipes import shipped_recipes
-from turnwise.environments.settings import EnvironmentConfig
+
+if TYPE_CHECKING:
+    from turnwise.environments.settings import EnvironmentConfig
 
 
 def add(commands: Any) -> None:
@@ -19,6 +20,9 @@ def add(commands: Any) -> None:
     check = commands.add_parser("check-env", help="test an environment and report its problems")
     check.add_argument("--tamper", action="store_true", help="attack it as an agent could, and report what succeeds")
     check.add_argument("--json", action="store_true", help="with --tamper: print the result as JSON")
+    check.add_argument(
+        "--answer", action="append", default=[], metavar="TEXT", help="a response that it takes, to play too; repeat it"
+    )
     check.set_defaults(run=_check)
     serve = commands.add_parser("serve-env", help="serve an environment over OpenEnv's protocol")
     serve.set_defaults(run=_serve)
@@ -30,8 +34,10 @@ def add(commands: Any) -> None:
     serve.add_argument("--sessions", type=count, default=256, help="parallel environments; default: 256")
 
 
-def environment_config(name: str, overrides: Sequence[str]) -> EnvironmentConfig:
+def environment_config(name: str, overrides: Sequence[str]) -> "EnvironmentConfig":
     """Load the settings of an environment: by its name, or those of a recipe."""
+    from turnwise.config import load_config
+
     if Path(name).suffix == ".toml" or name in shipped_recipes():
         return load_config(Path(name), overrides).environment
     return load_config(None, [f"environment.name={name}", *overrides]).environment
@@ -45,8 +51,8 @@ def _check(options: argparse.Namespace) -> int:
     from turnwise.environments.check import report
     from turnwise.environments.check_apart import check_apart
 
-    checked = check_apart(environment_config(options.name, options.overrides))
-    say(report(options.name, checked.problems))
+    checked = check_apart(environment_config(options.name, options.overrides), options.answer)
+    say(report(options.name, checked.problems, checked.missed))
     if checked.has_words is False:
         say("note: no words(), so that model.name='tiny' cannot play it; language models can")
     return 2 if any(problem.severe for problem in checked.problems) else 0
@@ -63,6 +69,7 @@ def _tamper(options: argparse.Namespace) -> int:
 def _serve(options: argparse.Namespace) -> int:
     from turnwise.environments.serve import serve
 
+    options.signs_of_life.close()
     config = environment_config(options.name, options.overrides)
     serve(config, host=options.host, port=options.port, sessions=options.sessions)
     return 0

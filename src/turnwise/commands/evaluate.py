@@ -5,13 +5,14 @@ import json
 import shlex
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from turnwise.base.errors import ConfigError, RunError
 from turnwise.base.terminal import print_table, say, say_next
 from turnwise.commands.common import count, note, quiet
-from turnwise.config import Config, override_config
-from turnwise.credit.methods.former import KEY
+
+if TYPE_CHECKING:
+    from turnwise.config import Config
 
 IDLE = {
     "evaluate.episodes": "; use --episodes N",
@@ -23,7 +24,7 @@ IDLE = {
     "run.folder": "; name the run's folder",
     **dict.fromkeys(("model.", "prompt."), "; the checkpoint has its own model and conversation format"),
     **dict.fromkeys(
-        ("method", "measures", f"{KEY}=", "update.", "warmstart.", "checkpoint.", "log."),
+        ("method", "measures", "update.", "warmstart.", "checkpoint.", "log."),
         "; the policy is already trained",
     ),
     **dict.fromkeys(
@@ -88,7 +89,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     if not folder.verified:
         note(folder.unverified)
     quiet()
-    from turnwise.engines.build import check_engine, make_engine
+    from turnwise.engines.build import make_engine
     from turnwise.engines.models import Models, NamedModel
     from turnwise.environments.suites import make_suite
     from turnwise.train.checkpoint import checkpoint_at, load_checkpoint
@@ -106,7 +107,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     from turnwise.train.extension import Context, make_collectors, make_extensions, make_players
     from turnwise.train.resume import use_device
 
-    check_engine(config.engine)
+    config.engine.check()
     suite = make_suite(config.environment)
     found = suite.tasks(config.environment.eval_split)
     if options.panel:
@@ -169,15 +170,17 @@ def _evaluate(options: argparse.Namespace) -> int:
     return 0
 
 
-def _asked(config: Config, options: argparse.Namespace) -> Config:
+def _asked(config: "Config", options: argparse.Namespace) -> "Config":
     """Apply the command line's settings to a run's configuration."""
+    from turnwise.config import override_config
+    from turnwise.credit.methods.former import KEY
     from turnwise.train.evaluation.panels import on_panel
 
-    overrides = []
+    overrides, idle = [], {f"{KEY}=": IDLE["method"], **IDLE}
     for given in options.overrides:
         if given.startswith(EFFECTIVE):
             continue
-        if instead := next((said for prefix, said in IDLE.items() if given.startswith(prefix)), None):
+        if instead := next((said for prefix, said in idle.items() if given.startswith(prefix)), None):
             raise ConfigError(f"{given!r} does not affect an evaluation{instead}")
     if options.panel:
         given = [name for name in ("split", "environment", "episodes", "seeds") if getattr(options, name)]

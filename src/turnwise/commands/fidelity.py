@@ -1,4 +1,4 @@
-"""Define `turnwise analyse fidelity`."""
+"""Define `turnwise analyse fidelity` and `turnwise audit`, which read the same replays."""
 
 import argparse
 from pathlib import Path
@@ -16,12 +16,32 @@ from turnwise.commands.common import (
     refuse_written,
     say_written,
 )
-from turnwise.credit.methods import COMPARED
+from turnwise.credit.compared import COMPARED
 
 
 def add(kinds: Any) -> None:
-    """Add the analysis."""
+    """Add the analysis of fidelity."""
     parser = kinds.add_parser("fidelity", help="measure how close each method's credit is to the truth")
+    parser.add_argument("--gradient", action="store_true", help="compare gradients too: a backward pass per response")
+    _add_options(parser)
+    parser.set_defaults(run=_fidelity)
+
+
+def add_audit(commands: Any) -> None:
+    """Add the audit."""
+    parser = commands.add_parser("audit", help="measure how well each method finds the turns that have an effect")
+    parser.add_argument(
+        "--alternatives",
+        type=count,
+        default=1,
+        help="distinct actions that the policy must have drawn instead, else a turn is left out; default: 1",
+    )
+    _add_options(parser)
+    parser.set_defaults(run=_audit)
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    """Add what to play and measure."""
     parser.add_argument("run_folder", type=Path, metavar="RUN", help="folder of a run")
     chosen = parser.add_mutually_exclusive_group()
     chosen.add_argument(
@@ -36,24 +56,90 @@ def add(kinds: Any) -> None:
         action="store_true",
         help="measure every method that this run can measure, except those that play on from every turn themselves",
     )
-    parser.add_argument("--gradient", action="store_true", help="compare gradients too: a backward pass per response")
     parser.add_argument("--groups", type=count, default=24, help="groups to play; default: 24")
     parser.add_argument("--continuations", type=count, default=12, help="continuations per history; default: 12")
     parser.add_argument("--step", type=int, help="step of the checkpoint; default: the last")
     parser.add_argument(
         "--seed", type=natural, default=0, help="seed of tasks, trajectories and continuations; default: 0"
     )
+    parser.add_argument("--log", type=Path, metavar="FILE", help="measure its trajectories; the policy plays on")
+    parser.add_argument("--format", metavar="NAME", help="format of the log; default: found by its content")
+    parser.add_argument("--reward", metavar="NAME", help="key, scorer or evaluation that gives the log's reward")
     add_out(parser, RUNS_OWN)
     add_markdown(parser)
-    parser.set_defaults(run=_fidelity)
+
+
+def _measure(options: argparse.Namespace, **further: Any) -> Any:
+    """Play and continue trajectories of the run."""
+    folder, config = open_run(options.run_folder)
+    from turnwise.lab.diagnostics.fidelity_run import measure_run
+    from turnwise.train.display import ConsoleDisplay
+    from turnwise.train.resume import use_device
+
+    quiet()
+    play = None
+    if options.log is not None:
+
+        def play(stage: Any) -> Any:
+            from turnwise.integrations.logs.replayed import log_groups
+
+            suite = stage.suite
+            tasks = {suite.task_name(task): task for task in suite.tasks(config.environment.train_split)}
+            told = {"kind": options.format, "reward": options.reward}
+            return log_groups(options.log, tasks, stage.policy, stage.config, **told)
+
+    with ConsoleDisplay() as display:
+        return folder, measure_run(
+            folder,
+            () if options.all else options.method or COMPARED[:3],
+            step=options.step,
+            groups=options.groups,
+            continuations=options.continuations,
+            seed=options.seed,
+            device=use_device(config.run),
+            play=play,
+            on_turn=display.turn,
+            on_progress=lambda done, total: display.count("histories", done, total),
+            on_gradient=lambda done, total: display.count("gradients of groups", done, total),
+            **further,
+        )
+
+
+def _audit(options: argparse.Namespace) -> int:
+    refuse_written(options.out, "audit.md", "audit.png", "audit.json")
+    folder, found = _measure(options, alternatives=options.alternatives)
+    from turnwise.base.files import write_json
+    from turnwise.lab.diagnostics.audit_show import (
+        as_json,
+        audit_figure,
+        audit_run,
+        audit_table,
+        effects_table,
+        verdict,
+    )
+    from turnwise.lab.diagnostics.fidelity_show import lacking_lines
+    from turnwise.lab.diagnostics.show import write
+
+    made = audit_run(found, seed=options.seed)
+    head = (
+        f"Step {found.step} of {folder.path}: {found.histories} histories of {found.groups} groups, "
+        f"{found.continuations} continuations each, success {found.success:.2f}. The effect of a turn is the mean "
+        "return after it minus that of other actions which the policy drew; intervals are 95 %, groups resampled."
+    )
+    page = [head, [("effects", ""), *effects_table(made)], audit_table(made), verdict(made), *lacking_lines(found)]
+    print_page(page, markdown=options.markdown, wide=options.wide)
+    out = options.out or folder.path / "analyses"
+    path = write(out, "audit", ["# audit", *page], audit_figure(made))
+    write_json(out / "audit.json", as_json(made))
+    say_written(path)
+    return 0
 
 
 def _fidelity(options: argparse.Namespace) -> int:
     refuse_written(options.out, "fidelity.md", "fidelity.png", "fidelity.json")
-    folder, config = open_run(options.run_folder)
+    folder, found = _measure(options, gradient=options.gradient)
     from turnwise.base.files import write_json
     from turnwise.lab.diagnostics.fidelity_record import write_responses
-    from turnwise.lab.diagnostics.fidelity_run import measure_run
     from turnwise.lab.diagnostics.fidelity_show import (
         as_json,
         critics_lines,
@@ -64,33 +150,18 @@ def _fidelity(options: argparse.Namespace) -> int:
         verdict,
     )
     from turnwise.lab.diagnostics.show import write
-    from turnwise.train.display import ConsoleDisplay
-    from turnwise.train.resume import use_device
 
-    quiet()
-    with ConsoleDisplay() as display:
-        found = measure_run(
-            folder,
-            () if options.all else options.method or COMPARED[:3],
-            step=options.step,
-            groups=options.groups,
-            continuations=options.continuations,
-            seed=options.seed,
-            device=use_device(config.run),
-            gradient=options.gradient,
-            on_turn=display.turn,
-            on_progress=lambda done, total: display.count("histories", done, total),
-            on_gradient=lambda done, total: display.count("gradients of groups", done, total),
-        )
+    whose = f"{options.log} and step" if options.log else "Step"
     head = (
-        f"Step {found.step} of {folder.path}: {found.histories} histories of {found.groups} groups, "
-        f"{found.continuations} continuations each, success {found.success:.2f}. Fidelity is the cosine between "
-        "advantages and true advantages, 95 % over groups; 1 is perfect credit. Entropy drift above 0: the credit "
-        "raises entropy, to first order. Neither is learning."
+        f"{whose} {found.step} of {folder.path}: {found.histories} histories of {found.groups} groups, "
+        f"{found.continuations} continuations each, success {found.success:.2f}. "
+        "Fidelity is the cosine between advantages and true advantages, 95 % over groups; 1 is perfect credit, and "
+        "needed are so many times its responses. Entropy drift above 0: the credit raises entropy, to first order. "
+        "Neither is learning."
     )
     page = [head, fidelity_table(found), *critics_lines(found), importance_table(found), verdict(found)]
     page += lacking_lines(found)
-    print_page(page, markdown=options.markdown)
+    print_page(page, markdown=options.markdown, wide=options.wide)
     out = options.out or folder.path / "analyses"
     path = write(out, "fidelity", ["# fidelity", *page], fidelity_figure(found))
     write_json(out / "fidelity.json", as_json(found))

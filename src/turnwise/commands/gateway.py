@@ -1,7 +1,6 @@
 """Define `turnwise gateway`."""
 
 import argparse
-import asyncio
 import os
 import signal
 import sys
@@ -34,7 +33,9 @@ def add(commands: Any) -> None:
 
 def _gateway(options: argparse.Namespace) -> int:
     quiet()
-    from turnwise.engines.build import check_engine, make_engine
+    import asyncio
+
+    from turnwise.engines.build import make_engine
     from turnwise.engines.models import Models, NamedModel
     from turnwise.rollout.collectors import make_sampling
     from turnwise.train.folder import RunFolder
@@ -43,7 +44,7 @@ def _gateway(options: argparse.Namespace) -> int:
     if options.out is not None:
         RunFolder.refuse_existing(options.out, another="--out FOLDER")
     config, policy = load_policy(options.policy, options.overrides, options.step)
-    check_engine(config.engine)
+    config.engine.check()
     policy.model.to(use_device(config.run))
     models = Models(policy=NamedModel(policy, make_engine(config.engine, config.model.precision, policy)))
     models.publish()
@@ -91,6 +92,7 @@ async def _serve(models: Any, sampling: Any, options: argparse.Namespace, config
         if options.out is not None:
             told = {"recorded": str(options.policy)}
             recorded = RecordedRun(options.out, config, told)  # not earlier: a port that is taken leaves no folder
+        options.signs_of_life.close()
         said = f"{options.policy} at {address}/s/NAME/v1, one NAME per trajectory; Ctrl-C ends it"
         say(said, file=sys.stderr, flush=True)
         if token and not os.environ.get(TOKEN_VARIABLE):

@@ -4,14 +4,15 @@ import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from turnwise.base.errors import ConfigError
+from turnwise.base.recipes import shipped_recipes
 from turnwise.base.terminal import print_page, say
 from turnwise.commands.common import count, natural, quiet
-from turnwise.config import Config, load_config, override_config
-from turnwise.config.recipes import shipped_recipes
-from turnwise.extensions.gateway.settings import HarnessConfig
+
+if TYPE_CHECKING:
+    from turnwise.config import Config
 
 
 def add(commands: Any) -> None:
@@ -28,12 +29,14 @@ def add(commands: Any) -> None:
     check.set_defaults(run=_check)
 
 
-def harness_config(name: str, overrides: Sequence[str]) -> Config:
+def harness_config(name: str, overrides: Sequence[str]) -> "Config":
     """Load the settings of a harness: by its own name, or those of a recipe or of a run.
 
     Raises:
         ConfigError: There is no [harness].
     """
+    from turnwise.config import load_config, override_config
+    from turnwise.extensions.gateway.settings import HarnessConfig
     from turnwise.train.folder import RunFolder
 
     path = Path(name)
@@ -52,9 +55,10 @@ def harness_config(name: str, overrides: Sequence[str]) -> Config:
 def _check(options: argparse.Namespace) -> int:
     config = harness_config(options.name, options.overrides)
     quiet()
-    from turnwise.engines.build import check_engine, make_engine
+    from turnwise.engines.build import make_engine
     from turnwise.engines.models import Models, NamedModel
     from turnwise.environments.suites import make_suite, tasks_of
+    from turnwise.extensions.gateway.settings import HarnessConfig
     from turnwise.lab.diagnostics.harness_check import check_harness
     from turnwise.lab.diagnostics.harness_show import as_json, page
     from turnwise.train.checkpoint import checkpoint_at, load_checkpoint
@@ -65,7 +69,7 @@ def _check(options: argparse.Namespace) -> int:
 
     harness = config.section(HarnessConfig)
     assert harness is not None
-    check_engine(config.engine)
+    config.engine.check()
     device, suite = use_device(config.run), make_suite(config.environment)
     tasks = tasks_of(suite, config.environment.name, config.environment.train_split)
     chosen = [tasks[number] for number in range(len(tasks) if options.all else min(options.tasks, len(tasks)))]

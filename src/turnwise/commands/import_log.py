@@ -1,4 +1,4 @@
-"""Define `turnwise import`."""
+"""Define `turnwise import` and `turnwise export`."""
 
 import argparse
 import shlex
@@ -9,14 +9,15 @@ from turnwise.base.errors import ConfigError
 from turnwise.base.terminal import say, say_next
 from turnwise.commands.common import note, quiet
 
-KINDS = ("chat", "opentelemetry", "inspect", "verifiers")
+KINDS = ("chat", "atif", "requests", "opentelemetry", "inspect", "verifiers", "episodes", "nemo-gym")
+WRITTEN = ("chat", "atif", "opentelemetry", "sft", "dpo")
 
 
 def add(commands: Any) -> None:
     """Add the command."""
     command = commands.add_parser("import", help="read the log of any agent into a run folder without weights")
     command.add_argument(
-        "log", type=Path, metavar="FILE", help="JSON Lines of messages, OTLP as JSON, .eval of Inspect, results.jsonl"
+        "log", type=Path, metavar="FILE", help="such as JSON Lines of messages, ATIF, or .eval of Inspect; see --format"
     )
     command.add_argument(
         "overrides", nargs="*", default=[], help="overrides for --score, such as model.max_context=8192"
@@ -32,6 +33,41 @@ def add(commands: Any) -> None:
         help="compute entropies and log-probabilities with a run's policy or a chat model",
     )
     command.set_defaults(run=_import)
+    command = commands.add_parser("export", help="write a run or a log in a format of other tools")
+    command.add_argument("source", type=Path, metavar="RUN|LOG", help="folder of a run, or a log that `import` reads")
+    command.add_argument("--to", choices=WRITTEN, required=True, help="sft, dpo: data for fine-tuning")
+    command.add_argument(
+        "--out", type=Path, metavar="FILE", help="JSON Lines, .json or .gz; default: NAME.FORMAT.jsonl"
+    )
+    command.add_argument("--by", choices=("reward", "advantage", "group", "state"), help="what sft or dpo chooses by")
+    command.add_argument("--least", type=float, metavar="X", help="least return, or advantage, of what sft chooses")
+    command.add_argument("--method", metavar="NAME", help="write this method's advantages; default: the run's own")
+    command.add_argument("--step", type=int, help="only this step of a run")
+    command.add_argument("--format", choices=KINDS, help="format of the log; default: found by its content")
+    command.add_argument("--reward", metavar="NAME", help="key, scorer or evaluation that gives the log's reward")
+    command.set_defaults(run=_export)
+
+
+def _export(options: argparse.Namespace) -> int:
+    from turnwise.integrations.logs.export import export
+
+    name = options.source.name.split(".")[0] or "log"
+    out = options.out or Path(f"{name}-atif" if options.to == "atif" else f"{name}.{options.to}.jsonl")
+    made = export(
+        options.source,
+        out,
+        options.to,
+        by=options.by,
+        least=options.least,
+        method=options.method,
+        step=options.step,
+        kind=options.format,
+        reward=options.reward,
+    )
+    say(f"{out}: {made.written} written from {made.trajectories} trajectories, format {options.to}")
+    for what in made.missing:
+        note(f"missing: {what}")
+    return 0
 
 
 def _import(options: argparse.Namespace) -> int:

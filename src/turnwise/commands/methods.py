@@ -6,7 +6,7 @@ from typing import Any
 from turnwise.base.errors import ConfigError, did_you_mean
 from turnwise.base.tables import Table
 from turnwise.base.terminal import print_table
-from turnwise.commands.common import progress
+from turnwise.commands.common import add_markdown, progress
 
 
 def add(commands: Any) -> None:
@@ -20,7 +20,7 @@ def add(commands: Any) -> None:
         "--drift", action="store_true", help="measure what steps do to entropy, also when it is modulated"
     )
     methods.add_argument("--problem", metavar="NAME", help="with --bias: show only this problem, in more detail")
-    methods.add_argument("--markdown", action="store_true", help="print the table as Markdown")
+    add_markdown(methods)
     methods.set_defaults(run=_methods)
 
 
@@ -28,7 +28,7 @@ def _methods(options: argparse.Namespace) -> int:
     if options.problem is not None and not options.bias:
         raise ConfigError("--problem needs --bias: turnwise methods --bias --problem NAME")
     table = _bias(options.problem) if options.bias else _drift() if options.drift else _list()
-    print_table(table, markdown=options.markdown)
+    print_table(table, markdown=options.markdown, wide=options.wide)
     return 0
 
 

@@ -81,7 +81,7 @@ def _pass_at_k(options: argparse.Namespace) -> int:
         "where an arm has several. Before and after are paired."
     )
     page = [head, capability_table(arms), "Tasks that at least one trajectory solved:", solved_table(arms)]
-    print_page(page, markdown=options.markdown)
+    print_page(page, markdown=options.markdown, wide=options.wide)
     out = options.out or (runs[0].folder.path / "analyses" if len(runs) == 1 else None)
     written = out and write(out, "pass-at-k", ["# pass@k", *page], capability_figure(arms))
     if out:

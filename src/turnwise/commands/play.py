@@ -6,14 +6,15 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from turnwise.base.errors import ConfigError, EnvironmentFault, did_you_mean
 from turnwise.base.terminal import make_console, say, visible
 from turnwise.commands.common import natural, quiet, seconds
 from turnwise.commands.environments import environment_config
-from turnwise.config import override_config
-from turnwise.environments.settings import EnvironmentConfig
+
+if TYPE_CHECKING:
+    from turnwise.environments.settings import EnvironmentConfig
 
 QUIT = ("quit", "q")
 DEMO = "demo"
@@ -51,6 +52,7 @@ def _play(options: argparse.Namespace) -> int:
 
 def _play_run(options: argparse.Namespace) -> int:
     from turnwise.commands.demo import demo_run
+    from turnwise.config import override_config
     from turnwise.train.folder import RunFolder
 
     folder, config = RunFolder.open(demo_run() if options.what == DEMO else Path(options.what))
@@ -58,13 +60,13 @@ def _play_run(options: argparse.Namespace) -> int:
     if options.human:
         return _play_yourself(config.environment, options)
     quiet()
-    from turnwise.engines.build import check_engine, make_engine
+    from turnwise.engines.build import make_engine
     from turnwise.environments.workers import make_environments
     from turnwise.train.checkpoint import checkpoint_at, load_checkpoint
     from turnwise.train.evaluation.watch import watch
     from turnwise.train.prepare import use_device
 
-    check_engine(config.engine)
+    config.engine.check()
     suite, task = _task(config.environment, options)
     step, policy, _ = load_checkpoint(checkpoint_at(folder, options.step), to_play=True)
     policy.model.to(use_device(config.run))  # pyright: ignore[reportArgumentType]
@@ -101,8 +103,9 @@ def _show(game: Iterable[Any], screen: "_Screen", pause: Callable[[], None]) -> 
             raise EnvironmentFault(f"the trajectory failed: {placed_failure(event)}")
 
 
-def _play_yourself(config: EnvironmentConfig, options: argparse.Namespace) -> int:
+def _play_yourself(config: "EnvironmentConfig", options: argparse.Namespace) -> int:
     """Let a person play one task."""
+    options.signs_of_life.close()
     import asyncio
 
     from turnwise.environments.workers import make_environments
@@ -150,7 +153,7 @@ def _ask(screen: "_Screen", admissible: Sequence[str]) -> str | None:
             return text
 
 
-def _task(config: EnvironmentConfig, options: argparse.Namespace) -> tuple[Any, Any]:
+def _task(config: "EnvironmentConfig", options: argparse.Namespace) -> tuple[Any, Any]:
     """Return the suite and the task that `--split` and `--task` name."""
     from turnwise.environments.suites import make_suite
 

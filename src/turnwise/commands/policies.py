@@ -2,16 +2,16 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from turnwise.config import Config, load_config, override_config
-from turnwise.models.settings import is_missing_folder
+if TYPE_CHECKING:
+    from turnwise.config import Config
 
 DEFAULTS = ("model.max_context=4096", "rollout.max_new_tokens=1024", "engine.max_rows=256")
 """Settings of a model that no run has."""
 
 
-def load_policy(name: str, overrides: Sequence[str], step: int | None = None) -> tuple[Config, Any]:
+def load_policy(name: str, overrides: Sequence[str], step: int | None = None) -> tuple["Config", Any]:
     """Load the policy of a run, or a chat model: a folder, `smollm2`, a hub name.
 
     Args:
@@ -22,6 +22,7 @@ def load_policy(name: str, overrides: Sequence[str], step: int | None = None) ->
     Raises:
         TurnwiseError: It cannot be loaded.
     """
+    from turnwise.config import load_config, override_config
     from turnwise.models.pretrained import pretrained_policy
     from turnwise.train.checkpoint import checkpoint_at, load_checkpoint
     from turnwise.train.folder import RunFolder
@@ -38,5 +39,7 @@ def load_policy(name: str, overrides: Sequence[str], step: int | None = None) ->
 
 def is_missing_run(path: Path) -> bool:
     """Return whether a name is that of a folder, or stands beside runs, and does not exist; the hub is not asked."""
+    from turnwise.models.settings import is_missing_folder
+
     beside_runs = len(path.parts) > 1 and any(path.parent.glob("*/metrics.jsonl"))
     return not path.exists() and (beside_runs or is_missing_folder(str(path)))

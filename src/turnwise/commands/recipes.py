@@ -4,14 +4,16 @@ import argparse
 from typing import Any
 
 from turnwise.base.errors import ConfigError, did_you_mean
+from turnwise.base.recipes import FOLDER, describe_recipe, shipped_recipes
 from turnwise.base.terminal import print_table, say, say_next
-from turnwise.config.recipes import FOLDER, describe_recipe, shipped_recipes
+from turnwise.commands.common import add_markdown
 
 
 def add(commands: Any) -> None:
     """Add the command."""
     recipes = commands.add_parser("recipes", help="list the recipes that come with turnwise, or print one")
     recipes.add_argument("name", nargs="?", metavar="RECIPE", help="print this one's file, to copy and change")
+    add_markdown(recipes)
     recipes.set_defaults(run=_recipes)
 
 
@@ -23,7 +25,8 @@ def _recipes(options: argparse.Namespace) -> int:
         say(files[options.name].read_text(encoding="utf-8"), end="")
         return 0
     made = [describe_recipe(path) for path in shipped_recipes().values()]
-    rows = [(one.name, one.about, one.extras, one.data, one.time) for one in made]
-    print_table([("recipe", "what it trains", "extras", "data", "time"), *rows])
-    say_next("turnwise train RECIPE")
+    table = [("recipe", "extras", "what it trains", "data", "time")]
+    table += [(one.name, one.extras, one.about, one.data, one.time) for one in made]
+    print_table(table, markdown=options.markdown, wide=options.wide)
+    say_next("turnwise train RECIPE", "turnwise recipes --wide prints the table in full")
     return 0

@@ -10,7 +10,8 @@ from typing import Any
 
 from turnwise.base.errors import ConfigError, RunError, guide
 from turnwise.base.terminal import print_table, say, say_next
-from turnwise.commands.common import open_run, refuse_written
+from turnwise.commands.common import add_markdown, open_run, refuse_written
+from turnwise.credit.compared import COMPARED
 
 HEAD = (
     "method",
@@ -44,19 +45,23 @@ def add(commands: Any) -> None:
     )
     recredit.add_argument("--step", type=int, help="replay only this step; default: all")
     recredit.add_argument("--out", type=Path, metavar="FILE", help="Parquet file for the advantages of a single method")
-    recredit.add_argument("--markdown", action="store_true", help="print the table as Markdown")
+    add_markdown(recredit)
     recredit.set_defaults(run=_recredit)
 
 
 def _recredit(options: argparse.Namespace) -> int:
     folder, config = open_run(options.run_folder)
     from turnwise.config import override_config
-    from turnwise.credit.methods import COMPARED
     from turnwise.credit.methods.former import is_former
     from turnwise.lab.diagnostics.recredit import replay, statistics, write_credit
     from turnwise.measures.plan import plan_measures
     from turnwise.train.credit import make_transform
 
+    if config.model.adapters:
+        raise ConfigError(
+            f"{folder.path} learned from the turns of each role of model.adapters apart, and recredit compares whole "
+            "trajectories; choose a run without roles"
+        )
     foreign = [given for given in options.overrides if not (given.startswith("method.") or is_former(given))]
     if foreign:
         raise ConfigError(
@@ -90,7 +95,7 @@ def _recredit(options: argparse.Namespace) -> int:
         if options.out:
             write_credit(options.out, replayed)
             say(f"written: {options.out}", file=sys.stderr)
-    print_table(table, markdown=options.markdown)
+    print_table(table, markdown=options.markdown, wide=options.wide)
     say(LEGEND, file=sys.stderr)
     if not signal:
         say(

@@ -11,6 +11,7 @@ from typing import Any
 from turnwise.base.errors import ConfigError, did_you_mean
 from turnwise.base.terminal import make_console, say, say_next
 from turnwise.commands.common import QUIET_S, natural, note
+from turnwise.credit.compared import COMPARED
 
 
 def add(commands: Any) -> None:
@@ -28,8 +29,6 @@ def add(commands: Any) -> None:
 
 
 def _report(options: argparse.Namespace) -> int:
-    from turnwise.credit.methods import COMPARED
-
     given = COMPARED if options.methods is None else [name.strip() for name in options.methods.split(",")]
     methods = [name for name in given if name]
     if not options.live:
@@ -47,13 +46,17 @@ def _report(options: argparse.Namespace) -> int:
         raise ConfigError("--live writes no folder; remove --output")
     from turnwise.lab.report.live import serve_report
 
+    def ready(address: str) -> None:
+        options.signs_of_life.close()
+        say(_ready(address, options.runs), flush=True)
+
     with contextlib.suppress(KeyboardInterrupt), _bar() as progress:
         serve_report(
             options.runs,
             methods,
             host=options.host or "127.0.0.1",
             port=8010 if options.port is None else options.port,
-            on_ready=lambda address: say(_ready(address, options.runs), flush=True),
+            on_ready=ready,
             progress=progress,
             on_problem=note,
         )

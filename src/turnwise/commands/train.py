@@ -5,12 +5,14 @@ import json
 import shlex
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from turnwise.base.errors import ConfigError
 from turnwise.base.terminal import say, say_next
 from turnwise.commands.common import INTERRUPTED, first_notes, quiet, recipe
-from turnwise.config import Config, override_config
+
+if TYPE_CHECKING:
+    from turnwise.config import Config
 
 FREE = ("run.steps=", "run.threads=", "checkpoint.", "evaluate.", "engine.", "log.", "store.damaged=")
 """Settings that may change when a run resumes."""
@@ -51,7 +53,7 @@ def _train(options: argparse.Namespace) -> int:
     return 0
 
 
-def _new(options: argparse.Namespace) -> Config:
+def _new(options: argparse.Namespace) -> "Config":
     if options.recipe is None:
         raise ConfigError(
             "no recipe given; name one, such as household-tiny-aem (`turnwise recipes` lists them), or resume with "
@@ -60,7 +62,8 @@ def _new(options: argparse.Namespace) -> Config:
     return recipe(options)
 
 
-def _resumed(options: argparse.Namespace) -> Config:
+def _resumed(options: argparse.Namespace) -> "Config":
+    from turnwise.config import override_config
     from turnwise.train.folder import RunFolder
 
     given = [*([options.recipe] if options.recipe else []), *options.overrides]

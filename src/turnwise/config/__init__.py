@@ -15,12 +15,12 @@ import pydantic
 
 from turnwise.base.errors import ConfigError, FormerWarning
 from turnwise.base.facets import Facet, Part, broken, refuse_conflicts
+from turnwise.base.recipes import find_recipe, read_recipe
 from turnwise.base.register import EXTENSIONS
 from turnwise.base.section import Section, extensible
 from turnwise.config.methods import measure_parts, method_parts
 from turnwise.config.mistakes import explain
 from turnwise.config.overrides import apply
-from turnwise.config.recipes import find_recipe, read_recipe
 from turnwise.config.sections import (
     CheckpointConfig,
     EvaluateConfig,
@@ -31,7 +31,7 @@ from turnwise.config.sections import (
 )
 from turnwise.credit.methods.build import build_method
 from turnwise.credit.methods.former import read_former, refuse_contradiction
-from turnwise.engines.settings import EngineConfig
+from turnwise.engines.settings import EngineConfig, LocalEngineConfig
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.measures.lacking import OPTIONAL
 from turnwise.measures.plan import plan_measures
@@ -50,7 +50,7 @@ class Config(Section):
     prompt: PromptConfig = PromptConfig()
     warmstart: WarmStartConfig = WarmStartConfig()
     rollout: RolloutConfig = RolloutConfig()
-    engine: EngineConfig = EngineConfig()
+    engine: EngineConfig = LocalEngineConfig()
     method: MethodConfig = MethodConfig()
     """Credit assignment: a name in `turnwise methods`, or `module:function`, and its options."""
     critic: CriticConfig | None = None
@@ -103,6 +103,7 @@ class Config(Section):
         """Refuse conflicts, and relate ratios to the weights that sampled where these may be earlier ones."""
         for section in self.extensions().values():
             section.check_recipe(self)
+        self.model.check_recipe(self)
         parts = [*self.parts()]
         refuse_conflicts(parts)
         earlier, update = broken(Facet.WEIGHTS, parts), self.update
@@ -118,7 +119,7 @@ class Config(Section):
         parts = [*super().parts()]
         transform = build_method(self.method.name, self.method.model_extra or {})
         parts += method_parts(transform, self.label, self.update.scoring)
-        if broken(Facet.ANSWERS, parts):
+        if broken(Facet.ANSWERS, parts) or broken(Facet.HERE, parts):
             needs, further = {f"method {self.label!r}": transform.needs}, self.measures
             plan = plan_measures(needs, scoring=self.update.scoring, further=further, models=self.optional_models)
             parts += measure_parts(plan.measures)

@@ -10,6 +10,7 @@ from turnwise.credit.batch import Batch
 from turnwise.credit.columns import COLUMNS
 from turnwise.credit.segments import Segments
 from turnwise.credit.transform import Transform
+from turnwise.measures import MEASURES
 from turnwise.measures.base import Measure
 
 
@@ -27,9 +28,22 @@ def method_parts(transform: Transform, label: str, scoring: str) -> Iterator[Par
         yield Part(setting, needs=whole, mend="use egae, or gae with unfinished='repeat'")
     if any(name.endswith("_T") for name in transform.needs):
         yield Part(setting, needs={Facet.UPDATE: "gives each token its own advantage"}, mend="choose another method")
+    if _needs_entropies(transform.needs):
+        yield Part(setting, needs={Facet.ENTROPY: "reads them"}, mend="choose another method")
     if "info_gain" in transform.needs and scoring == "engine":
         compares = {Facet.WEIGHTS: "compares probabilities of the same weights with and without an observation"}
         yield Part(f"{setting} with update.scoring='engine'", needs=compares, mend="set update.scoring=trainer")
+
+
+def _needs_entropies(columns: Iterable[str]) -> bool:
+    """Return whether columns, or those that their measures read, are entropies."""
+    found, waiting = set[str](), list(columns)
+    while waiting:
+        if (column := waiting.pop()) not in found:
+            found.add(column)
+            if column != "logprob":  # comes with the mean entropy, and reads none
+                waiting += [name for each in MEASURES.values() if column in each.provides for name in each.needs]
+    return "entropy_T" in found
 
 
 def measure_parts(measures: Iterable[Measure]) -> Iterator[Part]:
@@ -37,6 +51,9 @@ def measure_parts(measures: Iterable[Measure]) -> Iterator[Part]:
     for each in measures:
         for key in each.reads:
             needs = {Facet.ANSWERS: f"reads info[{key!r}] of an environment"}
+            yield Part(f"the measure {each.name!r}", needs=needs, mend="choose another method or measure")
+        if each.model in ("probe", "critic", "plan"):
+            needs = {Facet.HERE: "reads their hidden states, or the probabilities of other texts"}
             yield Part(f"the measure {each.name!r}", needs=needs, mend="choose another method or measure")
 
 

@@ -8,7 +8,7 @@ from typing import Any, get_args
 import pydantic
 
 from turnwise.base.errors import ConfigError
-from turnwise.base.section import optional
+from turnwise.base.section import fields_of, optional
 
 TEXTS = (str, Path, str | None, Path | None)
 """Annotations of texts and paths, so that `run.name=0` is not read as a number."""
@@ -52,12 +52,13 @@ def _kind(sections: Sequence[str], key: str, whole: type[pydantic.BaseModel]) ->
     fields: Any = whole
     for section in sections:
         fields = _section(fields, section)
-    return fields.model_fields[key].annotation if key in getattr(fields, "model_fields", ()) else None
+    field = fields_of(fields).get(key)
+    return field and field.annotation
 
 
 def _section(fields: Any, name: str) -> Any:
     """Return the class of a section within another, or None if the other does not say."""
-    field = getattr(fields, "model_fields", {}).get(name)
+    field = fields_of(fields).get(name)
     kinds = (field.annotation, *get_args(field.annotation)) if field else ()
     return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, pydantic.BaseModel)), None)
 

@@ -92,9 +92,10 @@ class Batch:
         if num_tokens is not None:
             num_tokens = as_counts("num_tokens", num_tokens)
         elif by_token := next((name for name in columns if name.endswith("_T")), None):
-            num_tokens = [len(as_rows(f"{by_token}[{row}]", values)) for row, values in enumerate(columns[by_token])]
-            if 0 in num_tokens:
-                raise BatchError(f"{by_token}[{num_tokens.index(0)}] is empty; every response has at least one token")
+            columns[by_token] = _token_rows(by_token, columns[by_token], None)
+            num_tokens = _lengths(columns[by_token])
+            if not num_tokens.all():
+                raise BatchError(f"{by_token}[{num_tokens.argmin()}] is empty; every response has at least one token")
         given = {**labels, **columns, "num_tokens": num_tokens}
         for name, column in given.items():
             if column is not None and len(column) != num_rows:
@@ -323,12 +324,21 @@ def looks_like_label(column: Any) -> bool:
 
 def _token_rows(name: str, rows: Any, num_tokens: Any) -> list[np.ndarray]:
     """Return a column's token values, one array per response, each as long as the response."""
-    result = [as_numbers(f"{name}[{number}]", row) for number, row in enumerate(rows)]
-    counts = map(len, result) if num_tokens is None else num_tokens
-    for number, (row, count) in enumerate(zip(result, counts, strict=True)):
-        if len(row) != count:
-            raise BatchError(f"{name}[{number}] has {len(row)} values, but the response has {count} tokens")
+    arrays = set(map(type, rows)) == {np.ndarray}  # of numbers, they need no look at each
+    if arrays and {row.ndim for row in rows} == {1} and {row.dtype.kind for row in rows} <= {*"biuf"}:
+        result = list(rows)
+    else:
+        result = [as_numbers(f"{name}[{number}]", row) for number, row in enumerate(rows)]
+    if num_tokens is not None:
+        wrong = np.flatnonzero(_lengths(result) != np.asarray(num_tokens))
+        for number in wrong[:1].tolist():
+            count = num_tokens[number]
+            raise BatchError(f"{name}[{number}] has {len(result[number])} values, but the response has {count} tokens")
     return result
+
+
+def _lengths(rows: Sequence[Any]) -> Int[np.ndarray, " rows"]:
+    return np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
 
 
 def _listed(labels: Any) -> Any:

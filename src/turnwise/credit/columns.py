@@ -53,12 +53,16 @@ COLUMNS: dict[str, Column] = {
     "num_paths": Column("value", "number of the step's trajectories that contain the response", "trainer"),
     "tree": Column("label", "identifies the trajectory's tree; trajectories forked from each other are one", "trainer"),
     "token_T": Column("value", "number of the generated token; equal where forked trajectories share it", "trainer"),
+    "entropy_T": Column("value", "entropy of the token's distribution when it was sampled, nats", "trainer"),
     # from some environments
     "role": Column("label", "which player or agent gave the response"),
     "player": Column("text", "game and role that gave the response, the same name in every step"),
     "step_reward": Column("value", "verifiable reward of the single response, not in the outcome"),
     "rank": Column("value", "place of the trajectory in its group's tournament, 0 is best"),
+    "rubric": Column("value", "share of the criteria of a judge's rubric that the response meets, by weight"),
     "progress": Column("value", "increase of a judge's rating of the trajectory by the response, points of 10"),
+    "checks": Column("value", "share of the task's acceptance checks that hold after the response, 0 to 1"),
+    "turn_drop": Column("value", "decrease of the gold answer's log-probability if the turn is left out, nats"),
     "profile_frac": Column("value", "share of the run time that the generated code accounts for, 0 to 1"),
     # from another pass of the policy or another model
     "ref_logprob": Column("value", "mean log-probability of its tokens under the reference model, nats"),

@@ -1,5 +1,7 @@
 """Compute the metrics of credit assignment, with the same names in the trainer and in every adapter."""
 
+from typing import Any
+
 import numpy as np
 
 from turnwise.credit.batch import Batch
@@ -7,6 +9,8 @@ from turnwise.credit.trace import Trace
 
 LOGGED_TURNS = 10
 """Number of first turns whose mean advantage is logged."""
+ROUNDING = 1e-9
+"""Returns whose difference is below this share of them are equal."""
 
 
 def credit_metrics(batch: Batch, trace: Trace) -> dict[str, float]:
@@ -19,7 +23,8 @@ def credit_metrics(batch: Batch, trace: Trace) -> dict[str, float]:
     Returns:
         `entropy`: mean over tokens (nats). `alpha_min`, `alpha_max`: range of the coefficients. `signal_frac`: share of
         groups whose returns differ. `positive_frac`, `advantage_abs`: share of positive advantages and mean absolute
-        advantage, over responses. `kept_frac`: share of responses in the loss, if a method leaves some out.
+        advantage, over responses. `effective_frac`: effective sample size `(sum |A|)^2 / sum A^2` of the advantages as
+        a share of the responses. `kept_frac`: share of responses in the loss, if a method leaves some out.
         `mismatch_mean`, `mismatch_max`: absolute difference between the log-probabilities of
         engine and trainer, over tokens (nats).
     """
@@ -37,6 +42,7 @@ def credit_metrics(batch: Batch, trace: Trace) -> dict[str, float]:
         "signal_frac": float(signal_G.mean()),
         "positive_frac": float((trace.advantage_R > 0).mean()),
         "advantage_abs": float(np.abs(trace.advantage_R).mean()),
+        "effective_frac": effective_size(trace.advantage_R) / batch.num_responses,
     }
     if trace.kept_R is not None:
         metrics["kept_frac"] = float(trace.kept_R.mean())
@@ -46,10 +52,20 @@ def credit_metrics(batch: Batch, trace: Trace) -> dict[str, float]:
     return metrics
 
 
+def effective_size(credit_R: np.ndarray) -> float:
+    """Return the effective sample size of an update, `(sum |A|)^2 / sum A^2`; 0 without credit."""
+    return float(np.abs(credit_R).sum() ** 2 / max(float((credit_R**2).sum()), np.finfo(float).tiny))
+
+
 def returns_differ(batch: Batch) -> np.ndarray:
-    """Return whether the returns of each group's trajectories differ, `[groups]` bool."""
+    """Return whether the returns of each group's trajectories differ by more than rounding, `[groups]` bool."""
     return_N = batch.trajectories.sum(batch.reward_R)
-    return batch.groups.max(return_N) > batch.groups.min(return_N)
+    return is_apart(batch.groups.max(return_N), batch.groups.min(return_N))
+
+
+def is_apart(high: Any, low: Any) -> Any:
+    """Return whether two returns differ by more than rounding; of arrays, where."""
+    return high - low > ROUNDING * np.maximum(np.abs(high), np.abs(low))
 
 
 def turn_metrics(batch: Batch, trace: Trace) -> dict[str, float]:

@@ -10,6 +10,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from turnwise.base.errors import BatchError, ConfigError, did_you_mean, guide
 from turnwise.credit.batch import Batch
+from turnwise.credit.columns import COLUMNS
 
 SIMPLE = {
     float: (Real, "a number"),
@@ -118,9 +119,15 @@ def _is(value: object, kind: type) -> bool:
     return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
 
 
-def check_batch(batch: object, needed_by: str) -> None:
-    """Raise unless `batch` is a `Batch`, such as for the tuple that `Batch.from_arrays` returns."""
+def check_batch(batch: object, needed_by: str, columns: Iterable[str] = ()) -> None:
+    """Raise unless `batch` is a `Batch` with some columns, such as for the tuple that `Batch.from_arrays` returns."""
     if isinstance(batch, Batch):
+        for name in columns:  # the method is what a caller knows, not its block that misses the column
+            try:
+                batch.column(name, needed_by=needed_by.partition("(")[0])
+            except BatchError as error:
+                meaning = f" ({COLUMNS[name].meaning})" if name in COLUMNS else ""
+                raise BatchError(f"{error} Add columns={{{name!r}: ...}} to the batch{meaning}") from None
         return
     if isinstance(batch, tuple) and batch and isinstance(batch[0], Batch):
         cause = "got the tuple (batch, order) of Batch.from_arrays; write `batch, order = tw.Batch.from_arrays(...)`"

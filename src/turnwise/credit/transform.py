@@ -14,7 +14,7 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Concatenate, ParamSpec
+from typing import Any, Concatenate, ParamSpec, overload
 
 import numpy as np
 from jaxtyping import Float
@@ -60,7 +60,7 @@ class Transform:
             BatchError: The batch lacks a column, or a step returned a wrong shape or a value that is not finite.
             ConfigError: The transform has state, which this call would lose.
         """
-        check_batch(batch, self.name)
+        check_batch(batch, self.name, self.needs if self.card else ())
         if self.init is not None:
             raise ConfigError(
                 f"{self.name} keeps state; call method.update(batch.reward_R, state, batch) with "
@@ -80,7 +80,7 @@ class Transform:
             The trace (advantages, base advantage, and coefficient and result of each traced block), and the state for
             the next call.
         """
-        check_batch(batch, self.name)
+        check_batch(batch, self.name, self.needs if self.card else ())
         if state is None and self.init is not None:
             state = self.init()
         with tracing() as blocks:
@@ -91,7 +91,13 @@ class Transform:
         return self.name
 
 
+@overload
+def block(function: Callable[Concatenate[Credit, Batch, P], Credit], /) -> Callable[P, Transform]: ...
+@overload
+def block(**options: Any) -> Callable[[Callable[Concatenate[Credit, Batch, P], Credit]], Callable[P, Transform]]: ...
 def block(
+    function: Callable[..., Any] | None = None,
+    /,
     *,
     needs: Sequence[str] | Callable[[Mapping[str, Any]], Sequence[str]] = (),
     needs_option: str | None = None,
@@ -99,10 +105,11 @@ def block(
     coefficient: bool = False,
     scales: bool = False,
     traced: bool = False,
-) -> Callable[[Callable[Concatenate[Credit, Batch, P], Credit]], Callable[P, Transform]]:
+) -> Any:
     """Turn `f(credit_R, batch, *, options) -> credit_R` into a constructor `f(*, options) -> Transform`.
 
     Args:
+        function: The function, of `@block` without brackets.
         needs: Columns that the block needs, or a function that returns them from the options.
         needs_option: Option whose value names further columns that the block needs, unless it is None or "turn".
         across_groups: Function that returns from the options whether a group's credit depends on other groups. Default:
@@ -114,7 +121,7 @@ def block(
         traced: Whether to report the credit before and after the block to the trace, for blocks that add or mask.
 
     Returns:
-        A decorator. The undecorated function is `constructor.function`.
+        A decorator; with `function` the constructor. The undecorated function is `constructor.function`.
     """
 
     def decorate(function: Callable[Concatenate[Credit, Batch, P], Credit]) -> Callable[P, Transform]:
@@ -155,7 +162,7 @@ def block(
         del constructor.__wrapped__  # else the help would show credit_R and batch as arguments
         return constructor
 
-    return decorate
+    return decorate if function is None else decorate(function)
 
 
 def chain(*transforms: Transform, name: str | None = None, gradient: Gradient | None = None) -> Transform:

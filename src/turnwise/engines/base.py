@@ -48,6 +48,7 @@ class Sampling:
             `Generation` does not have them.
         spread_top: Likeliest tokens whose embeddings `Generation.spreads` compares, for engines that can; 0: none.
         schema: JSON schema that the response must follow, for engines that can constrain it; the local one cannot.
+        actor: Name of the agent that asks, whose adapter generates where a model has one per role.
     """
 
     max_new_tokens: int
@@ -61,6 +62,7 @@ class Sampling:
     begun: int = 0
     spread_top: int = 0
     schema: Mapping[str, Any] | None = None
+    actor: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

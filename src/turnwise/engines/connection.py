@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import httpx2
 
 from turnwise.base.errors import ConfigError, EngineFault, EngineLost, guide
-from turnwise.engines.settings import EngineConfig
+from turnwise.engines.settings import ServerEngineConfig
 
 T = TypeVar("T")
 
@@ -47,7 +47,7 @@ class Connection:
         settings: Address, timeouts and limits of the server.
     """
 
-    def __init__(self, settings: EngineConfig):
+    def __init__(self, settings: ServerEngineConfig):
         self.settings = settings
         self._session: _Session | None = None
         self._away = False
@@ -66,15 +66,15 @@ class Connection:
         """Get the content at a path; see `post`."""
         return await self._ask("GET", path)
 
-    async def post(self, path: str, **content: Any) -> Any:
-        """Send one request, without retries.
+    async def post(self, path: str, *, plain: bool = False, **content: Any) -> Any:
+        """Send one request, without retries, and return the JSON of the answer; with `plain` it may be a text.
 
         Raises:
             Unanswered: No usable answer; a later request may succeed.
             EngineFault: The server rejects the request as wrong.
             ConfigError: The server does not offer this kind of request.
         """
-        return await self._ask("POST", path, **content)
+        return await self._ask("POST", path, plain=plain, **content)
 
     async def patiently(self, work: Callable[[], Awaitable[T]]) -> T:
         """Retry until the request succeeds.
@@ -124,9 +124,10 @@ class Connection:
             self._session = _Session(loop, client, asyncio.Semaphore(settings.max_concurrent), asyncio.Lock())
         return self._session
 
-    async def _ask(self, method: str, path: str, **content: Any) -> Any:
+    async def _ask(self, method: str, path: str, *, plain: bool = False, **content: Any) -> Any:
         try:
-            return _read(await self._open().client.request(method, path, **content), path, self.settings.url)
+            response = await self._open().client.request(method, path, **content)
+            return response.text if plain and response.is_success else _read(response, path, self.settings.url)
         except httpx2.RequestError as error:
             raise Unanswered(f"{_name(error)} at {path}") from error
 

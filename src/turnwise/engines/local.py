@@ -20,8 +20,9 @@ from turnwise.engines.base import Decode, Generation, Sampling, ends_with_stop, 
 from turnwise.engines.passes import Feed, Passes, on_device
 from turnwise.engines.prefixes import Prefixes
 from turnwise.engines.sampling import sample, spread, uniform
+from turnwise.models.adapters import use_adapter
 from turnwise.models.attention import aligned
-from turnwise.models.fused import fuse
+from turnwise.models.joined import fuse
 from turnwise.models.policy import frozen_copy
 from turnwise.models.reordered import reorder
 
@@ -60,6 +61,7 @@ class LocalEngine:
             rows costs nearly as much as one over many.
         graphs: Replay CUDA graphs of passes (see `Passes`), and keep the memory of the cache when all conversations
             end. None: on a GPU.
+        role: Role whose adapter generates; default: the model has one adapter or none.
     """
 
     def __init__(
@@ -73,10 +75,11 @@ class LocalEngine:
         share_prefixes: bool = True,
         patience: float = 0.5,
         graphs: bool | None = None,
+        role: str | None = None,
     ):
         if max_rows is not None and max_rows < 1:
             raise ConfigError(f"max_rows={max_rows}: expected 1 or more, or None for no limit")
-        self.trained, self.decode = trained, decode
+        self.trained, self.decode, self.role = trained, decode, role
         self.copy_dtype = torch.bfloat16 if rounded else trained.dtype if apart else None
         self.version = 0
         self.max_rows, self.share_prefixes, self.patience = max_rows, share_prefixes, patience
@@ -118,7 +121,7 @@ class LocalEngine:
 
     def _copy(self, dtype: torch.dtype, old: PreTrainedModel | None = None) -> PreTrainedModel:
         """Copy the trained model, with operators that are fast on its device."""
-        return fuse(reorder(frozen_copy(self.trained, dtype, old)))
+        return fuse(reorder(frozen_copy(self.trained, dtype, old, self.role)))
 
     async def generate(self, conversation: int, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
         """Continue a conversation; see `Engine.generate`."""
@@ -195,13 +198,9 @@ class LocalEngine:
             self._release()
             cause = str(error) if isinstance(error, EngineFault) else f"{type(error).__name__}: {error}"
             kind = EngineFault
-            if out_of_memory(
-                error
-            ):  # what has ended by now is what is short: to learn from that alone would be another task
-                kind, cause = (
-                    EngineLost,
-                    f"out of memory in the rollout ({cause[:120]}); hold fewer conversations with engine.max_rows=N",
-                )
+            if out_of_memory(error):  # to learn from what has ended by now, the short ones, would be another task
+                kind = EngineLost
+                cause = f"out of memory in the rollout ({cause[:120]}); hold fewer conversations with engine.max_rows=N"
             for request in lost:
                 request.fail(kind(cause), error)
 
@@ -266,7 +265,7 @@ class LocalEngine:
             soon[row] = self._start[row] = len(request.prompt)
             self._ids[row, : len(request.prompt)] = request.prompt
             self._begun[row], self._most[row] = request.sampling.begun, request.sampling.max_new_tokens
-            alike = dataclasses.replace(request.sampling, begun=0, max_new_tokens=0, draws=None)  # drawn together
+            alike = dataclasses.replace(request.sampling, begun=0, max_new_tokens=0, draws=None, actor="")
             if alike not in self._samplings:
                 self._samplings.append(alike)
             self._sampling[row] = self._samplings.index(alike)
@@ -331,6 +330,8 @@ class LocalEngine:
 
         Padding takes the places behind the tokens, at most the last place, which no fed token ever takes.
         """
+        if self.role and not self.copy_dtype:
+            use_adapter(self.trained, self.role)
         places = np.minimum(self._length[fed, None] + np.arange(num_new.max()), self._ids.shape[1] - 1)
         index = np.arange(len(fed)) if wanted is None else np.searchsorted(fed, wanted)
         last, length = np.stack([index, num_new[index] - 1]), int((self._length[fed] + num_new)[index].max())

@@ -2,13 +2,15 @@
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from turnwise.base.blocking import blocking
 from turnwise.base.errors import ConfigError, did_you_mean
 from turnwise.engines.base import Engine
-from turnwise.models.critic import Critic
-from turnwise.models.policy import Policy
+
+if TYPE_CHECKING:  # pages and logs are read without torch
+    from turnwise.models.critic import Critic
+    from turnwise.models.policy import Policy
 
 
 @dataclasses.dataclass
@@ -23,11 +25,11 @@ class NamedModel:
         critic: Estimates returns from the hidden states of the policy, for the model named `critic`.
     """
 
-    policy: Policy
+    policy: "Policy"
     engine: Engine | None = None
     optimizer: Any = None  # a torch.optim.Optimizer
     version: int = 0
-    critic: Critic | None = None
+    critic: "Critic | None" = None
 
     @property
     def sampler(self) -> Engine:

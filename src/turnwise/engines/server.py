@@ -3,6 +3,8 @@
 Weights are passed as files. `update_weights` writes a checkpoint into a folder that the server sees, and has it loaded
 while generation is paused. It then empties the prefix cache and gives the weights a version. vLLM reports the version
 of every token, so responses from other weights (a restarted server, or another run's) are never used.
+
+A server with --enable-lora gets adapters alone: `turnwise.engines.server_adapters`.
 """
 
 import asyncio
@@ -25,7 +27,10 @@ from transformers import PreTrainedModel
 from turnwise.base.errors import DIVERGED, ConfigError, EngineFault, EngineLost
 from turnwise.engines.base import Decode, Generation, Sampling, ends_with_stop
 from turnwise.engines.connection import RESUME, Connection, Refused, Unanswered
-from turnwise.engines.settings import EngineConfig
+from turnwise.engines.roles import check_role
+from turnwise.engines.server_adapters import Adapters
+from turnwise.engines.settings import ServerEngineConfig
+from turnwise.models.adapters import roles_of
 from turnwise.models.policy import adapted_layers, merged_copy
 
 GENERATE = "/inference/v1/generate"
@@ -47,7 +52,7 @@ class ServerEngine:
     """
 
     def __init__(
-        self, model: PreTrainedModel, settings: EngineConfig, *, max_context: int, decode: Decode | None = None
+        self, model: PreTrainedModel, settings: ServerEngineConfig, *, max_context: int, decode: Decode | None = None
     ):
         self.model, self.settings, self.max_context, self.decode = model, settings, max_context, decode
         self._server = Connection(settings)
@@ -56,6 +61,7 @@ class ServerEngine:
         self._weights: Path | None = None
         self._updates, self.version = 0, 0
         self._options_checked = False
+        self._adapters: Adapters | None = None  # what the server has in place of merged weights
         self._tasks: dict[int, asyncio.Task[Generation]] = {}
 
     async def update_weights(self, version: int = 0) -> None:
@@ -65,13 +71,15 @@ class ServerEngine:
             EngineLost: The server stayed unavailable, or cannot load the weights.
             ConfigError: The server was started with unsupported options.
         """
-        self._write_weights()
         self.version = version
         try:
             if not self._options_checked:
                 await self._server.patiently(self._check_options)
                 self._options_checked = True
+            self._write_weights()
             await self._server.patiently(self._push)
+            if self._adapters:
+                await self._server.patiently(self._adapters.compare)
         finally:
             await self.aclose()
 
@@ -129,13 +137,19 @@ class ServerEngine:
             weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         old, self._updates = self._weights, self._updates + 1
         self._weights = self._folder / f"{self._updates:06d}"
-        _save(self.model, self._weights)
+        if self._adapters:
+            self._adapters.save(self._weights, self._version)
+        else:
+            _save(self.model, self._weights)
         if old:
             shutil.rmtree(old, ignore_errors=True)
 
     async def _push(self) -> None:
         """Make the server load the weights, unless it has them."""
         server = self._server
+        if self._adapters:
+            await self._adapters.load()
+            return
         async with server.alone:
             if (await server.get("/weight_info"))["weight_version"] == self._version:
                 return
@@ -161,6 +175,10 @@ class ServerEngine:
     async def _generate(self, conversation: int, prompt: list[int], sampling: Sampling) -> Generation:
         if self._weights is None:
             raise EngineLost("the server has no weights yet: call update_weights() before the first response")
+        adapters = self._adapters
+        if adapters and (roles := roles_of(self.model)):
+            check_role(sampling.actor, roles)
+        drawn = conversation if sampling.draws is None else sampling.draws
         body = {
             "token_ids": prompt,
             "sampling_params": {
@@ -169,7 +187,7 @@ class ServerEngine:
                 "ignore_eos": True,  # `stop_ids` holds all stop tokens
                 "temperature": sampling.temperature,
                 "top_p": sampling.top_p,
-                "seed": _seed(sampling.seed, conversation if sampling.draws is None else sampling.draws, len(prompt)),
+                "seed": seed_of(sampling.seed, drawn, len(prompt)),
                 "logprobs": 0,  # of the sampled token only
                 "detokenize": False,
                 **({} if sampling.schema is None else {"structured_outputs": {"json": sampling.schema}}),
@@ -177,6 +195,11 @@ class ServerEngine:
         }
 
         async def ask() -> Generation:
+            if adapters:
+                choice = await adapters.generate(body, sampling.actor)
+                if choice["finish_reason"] not in ("stop", "length"):
+                    raise Unanswered("it aborted a response")
+                return told(choice)
             choice = (await self._server.post(GENERATE, json=body))["choices"][0]
             versions = {span["version"] for span in choice["weight_versions"] or ()}
             for version in versions:
@@ -188,8 +211,11 @@ class ServerEngine:
             if versions != {self._version} or choice["finish_reason"] not in ("stop", "length"):
                 await self._push()
                 raise Unanswered(f"it used weights {sorted(versions)}, expected {self._version}, or aborted a response")
+            return told(choice)
+
+        def told(choice: dict[str, Any]) -> Generation:
             begun = prompt[len(prompt) - sampling.begun :]
-            generation = _until(sampling.stop, _generation(choice, sampling), self.decode, begun)
+            generation = until(sampling.stop, _generation(choice, sampling), self.decode, begun)
             return dataclasses.replace(generation, version=self.version)
 
         async with self._server.gate:
@@ -198,7 +224,10 @@ class ServerEngine:
     async def _check_options(self) -> None:
         """Check server options whose effect would not show in answers."""
         server = (await self._server.get("/server_info?config_format=json"))["vllm_config"]
-        model, missing = server["model_config"], None
+        model, missing, lora = server["model_config"], None, server.get("lora_config")
+        roles = roles_of(self.model)
+        if adapted_layers(self.model) and (lora or roles):
+            self._adapters = Adapters(self.model, self._server, GENERATE, self.max_context)
         tied, overrides = self.model.config.get_text_config().tie_word_embeddings, model["hf_overrides"] or {}
         if model["max_model_len"] < self.max_context:
             missing = (
@@ -210,7 +239,14 @@ class ServerEngine:
                 "--logprobs-mode processed_logprobs: its log-probabilities are not those of the distribution "
                 "it samples from"
             )
-        elif tied and server["device_config"]["device"] == "cpu" and overrides.get("tie_word_embeddings") is not False:
+        elif self._adapters and not self._adapters.fit(lora or {}):
+            missing = f"{self._adapters.options}: adapters are loaded in place of merged weights"
+        elif (
+            not self._adapters
+            and tied
+            and server["device_config"]["device"] == "cpu"
+            and overrides.get("tie_word_embeddings") is not False
+        ):
             missing = (
                 "--load-format dummy --hf-overrides '{\"tie_word_embeddings\": false}': on a CPU, vLLM packs tied "
                 "output weights once and does not update them"
@@ -252,7 +288,7 @@ def _generation(choice: dict[str, Any], sampling: Sampling) -> Generation:
     return Generation(ids, logprobs, ids[-1] not in sampling.stop_ids)
 
 
-def _until(stop: Sequence[str], generation: Generation, decode: Decode | None, begun: Sequence[int] = ()) -> Generation:
+def until(stop: Sequence[str], generation: Generation, decode: Decode | None, begun: Sequence[int] = ()) -> Generation:
     """Cut a response after the token that completes a stop text; with token ids only, the server cannot do so.
 
     Args:
@@ -271,7 +307,7 @@ def _until(stop: Sequence[str], generation: Generation, decode: Decode | None, b
     return generation
 
 
-def _seed(seed: int, conversation: int, position: int) -> int:
+def seed_of(seed: int, conversation: int, position: int) -> int:
     """Make a 63-bit seed per response; the server's draws depend on nothing else."""
     digest = hashlib.blake2b(f"{seed} {conversation} {position}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1

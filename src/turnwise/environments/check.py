@@ -21,13 +21,13 @@ from turnwise.environments.base import (
     checked_rewards,
     shown,
 )
-from turnwise.environments.check_copy import check_copy
 from turnwise.environments.check_plays import (
     Broken,
     OnCall,
     Play,
     Problem,
     alike,
+    check_copy,
     nonsense_first,
     offered,
     play,
@@ -38,6 +38,8 @@ from turnwise.environments.suites import Suite
 
 TRIED_TURNS, TRIED_PLAYS = 50, 5
 """Turns and episodes per task in which admissible actions are tried."""
+SAMPLES, SAMPLE_TURNS, SAMPLES_S = 12, 10, 5.0
+"""Sample answers tried per task, turns of each, and seconds after which no further one is tried."""
 
 
 class Checked(NamedTuple):
@@ -47,11 +49,13 @@ class Checked(NamedTuple):
         problems: Problems found, empty for a sound environment.
         told: By task, what a policy sees of its first play; see `Play.told`. Empty if a problem is severe.
         repeats: Whether the environment promises the same observations in every play.
+        missed: What no play met, so that it was not tested.
     """
 
     problems: list[Problem]
     told: dict[str, list[dict[str, Any]]]
     repeats: bool
+    missed: tuple[str, ...] = ()
 
 
 def check_environment(
@@ -81,8 +85,9 @@ def inspect_environment(
     max_turns: int = 200,
     slow_s: float = 1.0,
     on_call: OnCall = lambda call: None,
+    answers: Sequence[str] = (),
 ) -> Checked:
-    """Test an environment as `check_environment` does, and also return its answers.
+    """Test an environment as `check_environment` does, and also return its answers and what was not tested.
 
     Args:
         suite: The environment to test.
@@ -91,8 +96,10 @@ def inspect_environment(
         max_turns: Turns after which a trajectory counts as endless.
         slow_s: Median seconds per step above which a warning is given.
         on_call: Called with the name of every call of the environment, and None after it.
+        answers: Sample answers to play too. Default: words of the environment, if it accepted nothing else.
     """
     problems: list[Problem] = []
+    episodes: list[Play] = []
     tasks = suite.tasks(split)
     if len(tasks) == 0:
         return Checked([Problem(f"split {split!r} has no tasks", "return at least one task from tasks()")], {}, True)
@@ -110,10 +117,16 @@ def inspect_environment(
             first = play(build, nonsense_first(), max_turns, on_call)
             second = play(build, scripted(first.responses), max_turns, on_call)
             further = _try_offered(build, first, on_call)
+            understood = any(step.valid for episode in (first, *further) for step in episode.steps[1:])
+            samples = answers or (() if understood else _words(suite))
+            twice = _try_samples(build, samples, on_call)
         except Broken as broken:
             problems.append(broken.problem)
             continue
         problems += _check_play(first, second, max_turns, slow_s) + check_copy(build, first, on_call)
+        for one, other in twice:
+            problems += _check_repeats(one, other) + _check_steps(one.steps)
+        episodes += [first, *further, *(one for one, _ in twice)]
         for episode in further:
             problems += _check_steps(episode.steps)
         for episode in (first, *further):
@@ -132,21 +145,34 @@ def inspect_environment(
         return Checked(_unique(problems), {}, repeats)
     told = {name: played.told() for name, played in plays.items()}
     problems += _check_seeds(suite, chosen, list(plays.values()), list(told.values()), on_call)
-    return Checked(_unique(problems), told, repeats)
+    return Checked(_unique(problems), told, repeats, _missed(episodes))
 
 
-def report(name: str, problems: Sequence[Problem]) -> str:
-    """Format the problems as text."""
+def _missed(plays: Sequence[Play]) -> tuple[str, ...]:
+    """Say what no play met, although a policy will."""
+    steps = [step for played in plays for step in played.steps[1:]]
+    met = {
+        "a response that is accepted": any(step.valid for step in steps),
+        "a reward other than 0": any(step.reward for step in steps),
+    }
+    return tuple(what for what, was_met in met.items() if not was_met)
+
+
+def report(name: str, problems: Sequence[Problem], missed: Sequence[str] = ()) -> str:
+    """Format the problems as text, and what was not exercised."""
+    if missed:
+        told = f"not exercised: {', '.join(missed)}; give responses that it takes with --answer TEXT, once for each"
     if not problems:
-        return (
-            f"{name}: sound (determinism, types, finite rewards, admissible actions, ends, picklable tasks, "
-            "tasks that differ, copies, time per step)"
+        tested = (
+            "(determinism, types, finite rewards, admissible actions, ends, picklable tasks, tasks that differ, "
+            "copies, time per step)"
         )
+        return f"{name}: no problem found {tested}\n{told}" if missed else f"{name}: sound {tested}"
     lines = [f"{name}: {len(problems)} problem{'s' * (len(problems) > 1)} found"]
     lines += [
         f"  {'ERROR' if problem.severe else 'warning'}: {problem.what}\n    {problem.mend}" for problem in problems
     ]
-    return "\n".join(lines)
+    return "\n".join([*lines, told] if missed else lines)
 
 
 def _unique(problems: Sequence[Problem]) -> list[Problem]:
@@ -178,19 +204,28 @@ def _try_offered(build: Callable[[], Environment], first: Play, on_call: OnCall)
     return plays[1:]
 
 
+def _words(suite: Suite) -> list[str]:
+    """List words of an environment, short ones first: numbers and single words are what many accept."""
+    try:
+        told = suite.words()  # pyright: ignore[reportAttributeAccessIssue]
+        return sorted(dict.fromkeys(word for text in told for word in text.split()), key=len)
+    except Exception:  # reported where words are tested
+        return []
+
+
+def _try_samples(build: Callable[[], Environment], samples: Sequence[str], on_call: OnCall) -> list[tuple[Play, Play]]:
+    """Play sample answers, each as every response of an episode, twice."""
+    plays: list[tuple[Play, Play]] = []
+    for answer in samples[:SAMPLES]:
+        one, other = (play(build, scripted([answer] * SAMPLE_TURNS), SAMPLE_TURNS, on_call) for _ in range(2))
+        plays.append((one, other))
+        if sum(sum(played.seconds) for pair in plays for played in pair) > SAMPLES_S:
+            break
+    return plays
+
+
 def _check_play(first: Play, second: Play, max_turns: int, slow_s: float) -> list[Problem]:
-    problems = _check_steps(first.steps)
-    repeats = getattr(first.environment, "repeats", True)
-    pairs = enumerate(zip(first.steps, second.steps, strict=False))
-    differ = [turn for turn, (one, other) in pairs if not alike(one, other, repeats)]
-    if differ or len(first.steps) != len(second.steps):
-        turn = min([*differ, len(first.steps), len(second.steps)])
-        problems.append(
-            Problem(
-                f"the same responses gave another answer at turn {turn} of a second play",
-                "derive all randomness from the task; keep no state outside the object",
-            )
-        )
+    problems = _check_steps(first.steps) + _check_repeats(first, second)
     if not first.steps[-1].ended:
         problems.append(
             Problem(
@@ -208,6 +243,22 @@ def _check_play(first: Play, second: Play, max_turns: int, slow_s: float) -> lis
             )
         )
     return problems
+
+
+def _check_repeats(first: Play, second: Play) -> list[Problem]:
+    """Report the first turn at which two plays of the same responses differ."""
+    repeats = getattr(first.environment, "repeats", True)
+    pairs = enumerate(zip(first.steps, second.steps, strict=False))
+    differ = [turn for turn, (one, other) in pairs if not alike(one, other, repeats)]
+    if not differ and len(first.steps) == len(second.steps):
+        return []
+    turn = min([*differ, len(first.steps), len(second.steps)])
+    return [
+        Problem(
+            f"the same responses gave another answer at turn {turn} of a second play",
+            "derive all randomness from the task; keep no state outside the object",
+        )
+    ]
 
 
 def _check_steps(steps: Sequence[Step]) -> list[Problem]:

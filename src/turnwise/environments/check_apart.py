@@ -10,6 +10,7 @@ import pickle
 import subprocess
 import sys
 import traceback
+from collections.abc import Sequence
 from os.path import commonprefix
 from typing import Any, Literal, NamedTuple
 
@@ -33,10 +34,12 @@ class CheckedApart(NamedTuple):
     Attributes:
         problems: Problems found, empty for a sound environment.
         has_words: Whether a tiny policy can play it; None if the test stopped before.
+        missed: What no play met, so that it was not tested.
     """
 
     problems: list[Problem]
     has_words: bool | None
+    missed: tuple[str, ...] = ()
 
 
 class _Problem(Message):
@@ -65,6 +68,7 @@ class _Report(Message):
     problems: tuple[_Problem, ...] = ()
     told: dict[Text, list[_Seen]] | None = None
     repeats: bool = True
+    missed: tuple[Text, ...] = ()
     has_words: bool | None = None
 
     @classmethod
@@ -74,28 +78,33 @@ class _Report(Message):
             problems=tuple(_Problem(**dataclasses.asdict(problem)) for problem in checked.problems),
             told={name: [_Seen(**step) for step in steps] for name, steps in checked.told.items()},
             repeats=checked.repeats,
+            missed=checked.missed,
             has_words=has_words,
         )
 
     def checked(self) -> Checked:
         problems = [Problem(each.what, each.mend, each.severe) for each in self.problems]
         told = {name: [step.model_dump() for step in steps] for name, steps in (self.told or {}).items()}
-        return Checked(problems, told, self.repeats)
+        return Checked(problems, told, self.repeats, self.missed)
 
 
-def check_apart(config: EnvironmentConfig) -> CheckedApart:
+def check_apart(config: EnvironmentConfig, answers: Sequence[str] = ()) -> CheckedApart:
     """Test a configured environment; `config.step_timeout_s` is the longest time for one of its calls.
+
+    Args:
+        config: Configures the environment.
+        answers: Sample answers to play too.
 
     Raises:
         ConfigError: The environment cannot be made from this configuration.
     """
-    first, words = _run(config, HASH_SEEDS[0])
+    first, words = _run(config, HASH_SEEDS[0], answers)
     if any(problem.severe for problem in first.problems):
-        return CheckedApart(first.problems, words)
-    second, _ = _run(config, HASH_SEEDS[1])
+        return CheckedApart(first.problems, words, first.missed)
+    second, _ = _run(config, HASH_SEEDS[1], answers)
     known = {problem.what for problem in first.problems}
     new = [problem for problem in second.problems if problem.severe and problem.what not in known]
-    return CheckedApart([*first.problems, *(new or _differences(first, second))], words)
+    return CheckedApart([*first.problems, *(new or _differences(first, second))], words, first.missed)
 
 
 def _differences(first: Checked, second: Checked) -> list[Problem]:
@@ -131,10 +140,10 @@ def _unlike(one: Any, other: Any) -> str:
     return f"{str(one)[:80]!r} and {str(other)[:80]!r}"
 
 
-def _run(config: EnvironmentConfig, hash_seed: int) -> tuple[Checked, bool | None]:
+def _run(config: EnvironmentConfig, hash_seed: int, answers: Sequence[str]) -> tuple[Checked, bool | None]:
     """Run the conformance test in a fresh interpreter."""
     call: str | None = None
-    with interpreter(config, config, hash_seed, __name__) as (process, reports):
+    with interpreter((config, tuple(answers)), config, hash_seed, __name__) as (process, reports):
         while True:
             try:
                 told = reports.next(config.step_timeout_s if call else None)
@@ -166,12 +175,15 @@ def _stopped(what: str, mend: str) -> tuple[Checked, None]:
 
 def main(descriptor: int) -> None:
     """Test the environment whose configuration is on the standard input."""
-    config = pickle.load(sys.stdin.buffer)
+    config, answers = pickle.load(sys.stdin.buffer)
     send = Reporter(descriptor).send
     try:
         suite = make_suite(config)
         checked = inspect_environment(
-            suite, split=config.train_split, on_call=lambda call: send(_Report(kind="call", text=call))
+            suite,
+            split=config.train_split,
+            on_call=lambda call: send(_Report(kind="call", text=call)),
+            answers=answers,
         )
         has_words, problems = _words(suite)
         send(_Report.of(checked._replace(problems=[*checked.problems, *problems]), has_words))

@@ -15,7 +15,7 @@ from typing import IO, Any
 from turnwise.base.errors import ConfigError, guide
 from turnwise.base.version import __version__
 from turnwise.environments.isolation import PASSED_ENDS
-from turnwise.environments.launchers import Launcher, Process, installed, mounted_folders, tried
+from turnwise.environments.launchers import Bubblewrap, Launcher, Process, installed, mounted_folders, tried
 
 OF_THIS_MACHINE = frozenset(
     [
@@ -188,3 +188,24 @@ def _accepted(listener: socket.socket, process: Process) -> socket.socket:
     ours, theirs = socket.socketpair()
     theirs.close()
     return ours
+
+
+def make_launcher(isolation: str, variables: Mapping[str, str], image: str = "") -> Launcher:
+    """Make the launcher of a level.
+
+    Args:
+        isolation: Level, such as setting `environment.isolation`.
+        variables: Environment variables of the processes.
+        image: Setting `environment.image`, for docker.
+
+    Raises:
+        ConfigError: Its program is missing, or does not work on this machine.
+    """
+    match isolation:
+        case "bubblewrap" | "bubblewrap-offline":
+            return Bubblewrap(variables, offline=isolation == "bubblewrap-offline")
+        case "gvisor":
+            return Gvisor(variables)
+        case "docker":
+            return Docker(variables, image)
+    return Launcher(variables)

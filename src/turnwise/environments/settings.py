@@ -73,9 +73,7 @@ class EnvironmentConfig(Section):
     """Options of the named environment, such as size or task_types."""
     direction: DirectionConfig | None = None
     """Weigh the several rewards of an environment that pays them (docs/how-to/other-ways-to-learn.md).
-
-    Default: the environment's own reward.
-    """
+    Default: its own reward."""
     workers: int = pydantic.Field(default=0, ge=0)
     """Worker processes; 0: play in the trainer, or with `isolation` set, as many as there are cores."""
     isolation: Level | None = None

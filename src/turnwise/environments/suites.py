@@ -181,6 +181,11 @@ def named_suite(config: EnvironmentConfig) -> Suite:
         _check_options(config, factory, kinds=KINDS_OF_USER_OPTIONS)
         is_suite = hasattr(factory, "tasks")
         _check_call(config, factory, is_suite=is_suite)
+        if is_suite and not hasattr(factory, "task_name"):
+            raise ConfigError(
+                f"{config.name!r} has tasks(), so it is a suite, and lacks task_name(task), which names a task in "
+                "records; add it"
+            )
         return factory(config, **config.options) if is_suite else Seeded(factory, config.options)
     if config.name == IMPORTED:
         raise ConfigError(
@@ -218,6 +223,7 @@ class SuiteEnvironments:
 
 def _check_call(config: EnvironmentConfig, factory: Callable[..., Any], *, is_suite: bool) -> None:
     """Raise if a user's factory cannot be called: a suite with the configuration, others with a seed."""
+    _refuse_foreign(config.name, factory)
     try:
         inspect.signature(factory).bind(config if is_suite else 0, **config.options)
     except TypeError as error:
@@ -234,6 +240,26 @@ def _check_call(config: EnvironmentConfig, factory: Callable[..., Any], *, is_su
             f"{config.name!r} {what} and the options, as ({given}), but {error}; write "
             f"def __init__(self, {form}, *, <options>)"
         ) from None
+
+
+def _refuse_foreign(name: str, factory: Callable[..., Any]) -> None:
+    """Raise if a class is an environment of another library, and say how to use it here."""
+    ours = hasattr(factory, "start") or hasattr(factory, "tasks")
+    if ours or not inspect.isclass(factory) or not hasattr(factory, "reset"):
+        return
+    if any(base.__module__.partition(".")[0] in ("gymnasium", "gym") for base in factory.__mro__):
+        module, _, attribute = name.partition(":")
+        raise ConfigError(
+            f"{name!r} is an environment of gymnasium; register it in {module} by "
+            f"gymnasium.register(id='{attribute}-v0', entry_point={name!r}), and set environment.name=gymnasium "
+            f"environment.options.id={module}:{attribute}-v0"
+        )
+    if not hasattr(factory, "step"):
+        raise ConfigError(
+            f"{name!r} has reset() and tools, as TRL's environment_factory wants them; here start() returns the first "
+            "observation and step(response) -> Step gets the whole response: call the tool that it names, and return "
+            "what the tool returns as the observation"
+        )
 
 
 def _check_options(config: EnvironmentConfig, *functions: Callable[..., Any], kinds: Kinds) -> None:

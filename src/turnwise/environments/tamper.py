@@ -13,9 +13,11 @@ import time
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from turnwise.base.errors import EnvironmentFault
+from turnwise.environments import tamper_attacks
 from turnwise.environments.base import Environment, Task
 from turnwise.environments.check_plays import (
     MAY_DIFFER,
@@ -28,14 +30,6 @@ from turnwise.environments.check_plays import (
     untried,
 )
 from turnwise.environments.suites import Suite
-from turnwise.environments.tamper_attacks import (
-    MARK,
-    Attack,
-    attacks_by_text,
-    attacks_on_files,
-    attacks_on_resources,
-    notes,
-)
 
 TURNS = 40
 MEMORY_MB = 512
@@ -88,7 +82,11 @@ class Tamper:
         self._reward = max(0.0, *(reward_of(played) for played in plays))
         self._success = any(success_of(played) for played in plays)
         self._files = opened.new_files()
-        self.attacks = [*attacks_on_files(self._files), *attacks_by_text(), *attacks_on_resources()]
+        self.attacks = [
+            *tamper_attacks.attacks_on_files(self._files),
+            *tamper_attacks.attacks_by_text(),
+            *tamper_attacks.attacks_on_resources(),
+        ]
         self.checks: list[Callable[[], Finding]] = [
             *(lambda attack=attack: self._attack(attack) for attack in self.attacks),
             self._interleaved,
@@ -102,7 +100,7 @@ class Tamper:
     def _play(self, respond: Any) -> Play:
         return play(self._build, respond, TURNS, self._on_call)
 
-    def _attack(self, attack: Attack) -> Finding:
+    def _attack(self, attack: tamper_attacks.Attack) -> Finding:
         before = _peak_mb()
         try:
             played = self._play(scripted(list(attack.responses)))
@@ -144,10 +142,10 @@ class Tamper:
         """Leave a note in one trajectory and look for it in the next."""
         name = "a note for the next trajectory"
         for place in (".", str(self._folder), "/var/tmp"):
-            leave, read = notes(place)
+            leave, read = tamper_attacks.notes(place)
             try:
                 self._play(scripted(list(leave)))
-                found = any(MARK in step.observation for step in self._play(scripted(list(read))).steps)
+                found = any(tamper_attacks.MARK in step.observation for step in self._play(scripted(list(read))).steps)
             except Broken as broken:
                 return Finding(SHARED, name, broken.problem.what[:200])
             finally:
@@ -179,23 +177,10 @@ class _Stepwise:
     def step(self, response: str | None) -> None:
         if response is None or self._one.steps[-1].ended:
             return
-        shim = _Continued(self._environment, self._one.steps[-1])
-        self._one = play(lambda: shim, scripted([response]), 1, self._on_call)
+        last = self._one.steps[-1]  # `start` of what goes on repeats it
+        begun: Any = SimpleNamespace(start=lambda: last, step=self._environment.step)
+        self._one = play(lambda: begun, scripted([response]), 1, self._on_call)
         self.told += self._one.told()[1:]
-
-
-@dataclasses.dataclass
-class _Continued:
-    """An environment that has begun: `start` repeats its last answer."""
-
-    environment: Environment
-    last: Any
-
-    def start(self) -> Any:
-        return self.last
-
-    def step(self, response: str) -> Any:
-        return self.environment.step(response)
 
 
 class _Opened:
@@ -239,7 +224,7 @@ def _visible(told: Sequence[dict[str, Any]], repeats: bool) -> list[dict[str, An
 
 def _holds_mark(path: str) -> bool:
     try:
-        return MARK in Path(path).read_text(errors="replace")
+        return tamper_attacks.MARK in Path(path).read_text(errors="replace")
     except OSError:
         return False
 

@@ -73,12 +73,8 @@ class PlainStep(Message):
     def of(cls, step: Step) -> Self:
         """Convert a step that `checked_step` has checked."""
         return cls(
-            observation=step.observation,
-            reward=step.reward,
+            **{name: getattr(step, name) for name in ("observation", "reward", "terminated", "truncated", "valid")},
             rewards=None if step.rewards is None else dict(step.rewards),
-            terminated=step.terminated,
-            truncated=step.truncated,
-            valid=step.valid,
             state_key=key_as_json(step.state_key),
             admissible=None if step.admissible is None else list(step.admissible),
             info=dict(step.info),

@@ -196,11 +196,7 @@ class Worker:
         return bool(self._loop)
 
     def _take(self, message: bytes) -> None:
-        """Read one message.
-
-        Raises:
-            ProtocolError: It is not one that was asked for.
-        """
+        """Read one message."""
         if not self.pid:
             ready = Ready.read(message)
             self.pid = ready.pid or -1

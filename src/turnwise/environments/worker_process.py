@@ -30,10 +30,10 @@ from typing import Any, NamedTuple
 from turnwise.base.errors import EnvironmentFault
 from turnwise.environments import supervise
 from turnwise.environments.base import Environment, Step, Task, as_step, checked_step
+from turnwise.environments.containers import make_launcher
 from turnwise.environments.hosts import cause_of
 from turnwise.environments.isolation import clean_variables, hide_this_process, how_ended, leave_if_forked
 from turnwise.environments.launchers import connected
-from turnwise.environments.levels import make_launcher
 from turnwise.environments.wire import HEAD, Message, PlainStep, Seconds, Text
 
 NUMBER = struct.Struct("<q")
@@ -254,15 +254,7 @@ def _fork_keeper(
     error: str | None,
     limits: Limits,
 ) -> _Keeper:
-    """Fork a keeper and its worker.
-
-    Args:
-        pipe: The worker's pipe.
-        closed: What neither of them may hold.
-        make_environment: Builds an environment for a task.
-        error: Why there is no such function.
-        limits: Limits of the worker.
-    """
+    """Fork a keeper and its worker."""
     ours, theirs = socket.socketpair()
     if pid := os.fork():
         theirs.close()

@@ -25,6 +25,8 @@ from turnwise.environments.suites import Suite, SuiteEnvironments
 from turnwise.environments.worker import Life, Worker, make_future
 from turnwise.environments.worker_process import Limits, Played, Starter
 
+_LIMITS = ("step_timeout_s", "episode_timeout_s", "memory_mb", "max_observation_chars")
+
 
 class WorkerEnvironments:
     """Play environments in worker processes, which start when needed and serve all collections until `aclose`.
@@ -61,8 +63,9 @@ class WorkerEnvironments:
     ):
         self.num_workers = workers if workers is not None else os.cpu_count() or 1
         self.step_timeout_s, self.episode_timeout_s = step_timeout_s, episode_timeout_s
-        for name in ("workers", "step_timeout_s", "episode_timeout_s", "memory_mb", "max_observation_chars"):
-            value = locals()[name]
+        given = locals()
+        for name in ("workers", *_LIMITS):
+            value = given[name]
             if value is not None and not value > 0:
                 raise ConfigError(f"{name}={value}: expected more than 0")
         if memory_mb is not None and sys.platform != "linux":
@@ -196,11 +199,6 @@ def make_environments(suite: Suite, config: EnvironmentConfig) -> Environments:
     return WorkerEnvironments(
         SuiteEnvironments(config, suite),
         workers=config.workers or None,
-        step_timeout_s=config.step_timeout_s,
-        episode_timeout_s=config.episode_timeout_s,
-        memory_mb=config.memory_mb,
-        max_observation_chars=config.max_observation_chars,
+        **{name: getattr(config, name) for name in (*_LIMITS, "image", "pass_variables")},
         isolation=config.level,
-        image=config.image,
-        pass_variables=config.pass_variables,
     )

@@ -32,8 +32,7 @@ from turnwise.integrations.arrays import (
     like,
     not_finite,
 )
-from turnwise.integrations.copies import Rows, check_one_group
-from turnwise.integrations.stretches import Stretches, find_responses, nonzero, num_nonzero
+from turnwise.integrations.stretches import Rows, Stretches, check_one_group, find_responses, nonzero, num_nonzero
 from turnwise.integrations.token_tables import SOURCES, Tokens, available, of_responses, reorder, tables_for
 
 Row = Literal["turn", "trajectory"]

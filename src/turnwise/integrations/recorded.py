@@ -8,11 +8,9 @@ import numpy as np
 
 from turnwise.config import Config, parse_config
 from turnwise.measures.base import Played
-from turnwise.measures.entropy import entropy
 from turnwise.measures.plan import Plan
 from turnwise.measures.played import played
-from turnwise.measures.rare_tokens import rare_tokens
-from turnwise.measures.sampled import engine_scores, sampled
+from turnwise.measures.scored import engine_scores, entropy, rare_tokens, sampled
 from turnwise.rollout.experience import Experience
 from turnwise.rollout.metrics import rollout_metrics
 from turnwise.rollout.record import write_rollouts

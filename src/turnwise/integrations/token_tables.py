@@ -67,7 +67,7 @@ class Tokens:
 
 def of_responses(name: str, tables: Mapping[str, np.ndarray], responses: Stretches, tokens: Tokens) -> np.ndarray:
     """Compute a column of `SOURCES`, `[responses]`, as the trainer's measures do."""
-    from turnwise.measures.rare_tokens import PEAK_SHARE, RARE_SHARE, lowest_mean  # not in the NumPy-only core
+    from turnwise.measures.scored import PEAK_SHARE, RARE_SHARE, lowest_mean  # not in the NumPy-only core
 
     values = [tokens.take(source, tables[source]) for source in SOURCES[name]]
     if name in MEANS:

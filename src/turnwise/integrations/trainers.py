@@ -4,33 +4,41 @@ The table in docs/reference/trainers.md and the errors of the adapters come from
 """
 
 import dataclasses
+import tomllib
 from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 
 from turnwise.base.errors import ConfigError, IntegrationError, guide
 from turnwise.credit.options import check_transforms
 from turnwise.credit.transform import Transform, trial
 
+Range = tuple[tuple[int, int], tuple[int, int]]
+"""First supported version, and first untested version."""
+
+
+def check_version(name: str, installed: str, supported: Range) -> None:
+    """Raise unless the installed version of a trainer is supported, since its private parts change without notice.
+
+    Args:
+        name: Name of the trainer; in lower case, it is its module here and its package.
+        installed: Installed version.
+        supported: Range of supported versions.
+
+    Raises:
+        IntegrationError: The version is not supported.
+    """
+    numbers = tuple(int(part) for part in installed.split(".")[:2] if part.isdigit())
+    if not supported[0] <= numbers < supported[1]:
+        first, beyond = (".".join(map(str, version)) for version in supported)
+        package = name.lower()
+        raise IntegrationError(
+            f"turnwise.integrations.{package}: {name} {installed} is installed, expected >={first},<{beyond}; "
+            f"pip install '{package}>={first},<{beyond}'"
+        )
+
+
 FREE = ("turn", "length")
 """Columns that follow from rewards, masks and groups."""
-PLAYED = (
-    "state_key",
-    "end_key",
-    "action_key",
-    "state_text",
-    "penalty",
-    "num_paths",
-    "truncated",
-    "task",
-    "success",
-    "finished",
-    "prefix",
-    "tree",
-)
-"""Columns that turnwise's environments record."""
-SAMPLED = ("logprob", "rare_logprob")
-ENTROPY = ("entropy", "peak_entropy")
-MISMATCH = ("mismatch", "mismatch_min")
-CRITIC = ("value", "value_T")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -80,62 +88,11 @@ class Trainer:
             )
 
 
-def _columns(*parts: tuple[Collection[str], str]) -> dict[str, str]:
-    return {name: how for names, how in parts for name in names}
-
-
-RETURN = {"success": "`return_is_success`"}
 TRAINERS: Mapping[str, Trainer] = {
-    trainer.name: trainer
-    for trainer in (
-        Trainer(
-            "verl",
-            "0.9.1",
-            _columns(
-                (SAMPLED, ""),
-                (("ref_logprob",), "reference"),
-                (MISMATCH, "engine's log-probabilities"),
-                (CRITIC, "critic"),
-                (ENTROPY, "`turnwise_sync`"),
-                (PLAYED, "agent loop"),
-                (("success",), "agent loop or `return_is_success`"),
-            ),
-        ),
-        Trainer(
-            "TRL",
-            "1.16.0",
-            _columns(
-                (ENTROPY + SAMPLED, ""),
-                (("ref_logprob",), "reference"),
-                (MISMATCH, "vLLM"),
-                (("state_key",), "environments"),
-            )
-            | RETURN,
-        ),
-        Trainer(
-            "SkyRL",
-            "0.3.0",
-            _columns(
-                (SAMPLED, ""),
-                (("ref_logprob",), "reference"),
-                (MISMATCH, "engine's log-probabilities"),
-                (CRITIC, "critic"),
-            )
-            | RETURN,
-        ),
-        Trainer(
-            "prime-rl",
-            "commit 039b4009f84aa9996a5cca4ae6ab257de094ff81",
-            _columns((SAMPLED, "")) | RETURN,
-        ),
-        Trainer(
-            "AReaL",
-            "1.0.4",
-            _columns((SAMPLED, ""), (("ref_logprob",), "reference"), (MISMATCH, "decoupled loss"), (CRITIC, "critic"))
-            | RETURN,
-        ),
-    )
+    name: Trainer(name, told["read"], {column: how for how, columns in told["how"].items() for column in columns})
+    for name, told in tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")).items()
 }
+"""Trainers by name; trainers.toml describes them."""
 
 
 def methods_of(trainer: Trainer, methods: Mapping[str, Callable[..., Transform]]) -> dict[str, str]:

@@ -16,25 +16,16 @@ from turnwise.base.errors import IntegrationError, install
 from turnwise.credit.options import check_transforms
 from turnwise.credit.transform import Transform
 from turnwise.integrations.token_tables import tables_for
-from turnwise.integrations.trainers import TRAINERS
+from turnwise.integrations.trainers import TRAINERS, check_version
 from turnwise.integrations.trl_turns import credit
-from turnwise.integrations.versions import check_version
 
 SUPPORTED = (1, 16), (1, 17)
 """Versions of TRL: the first supported one, and the first untested one."""
 TABLES = {"ref_per_token_logps": "ref_logprob_T", "sampling_per_token_logps": "behavior_logprob_T"}
 """TRL's tables of tokens that some runs have, and our names."""
 FORWARD = (
-    "pixel_values",
-    "image_grid_thw",
-    "num_images",
-    "pixel_attention_mask",
-    "spatial_shapes",
-    "num_tiles",
-    "image_sizes",
-    "token_type_ids",
-    "mm_token_type_ids",
-    "image_position_ids",
+    *("pixel_values", "image_grid_thw", "num_images", "pixel_attention_mask", "spatial_shapes", "num_tiles"),
+    *("image_sizes", "token_type_ids", "mm_token_type_ids", "image_position_ids"),
 )
 """Inputs of vision models in addition to tokens."""
 

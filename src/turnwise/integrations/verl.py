@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from turnwise.base.errors import IntegrationError
+from turnwise.integrations.trainers import check_version
 from turnwise.integrations.verl_estimator import PREFIX, TABLES, estimate, seeing, servable
-from turnwise.integrations.versions import check_version
 
 SUPPORTED = (0, 9), (0, 10)
 """Versions of verl: the first supported one, and the first untested one."""

@@ -112,8 +112,8 @@ def plan_measures(
             return
         if each.engine and each.engine not in engine_reports:
             raise ConfigError(
-                f"measure {each.name!r} needs an engine that reports {each.engine}, which engine.name='server' does "
-                "not: add update.scoring=trainer, or set engine.name=local"
+                f"measure {each.name!r} needs an engine that reports {each.engine}, which that of the recipe "
+                "does not: add update.scoring=trainer, or set engine.name=local"
             )
         for column in each.needs:
             if column in provider:

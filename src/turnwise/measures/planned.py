@@ -36,3 +36,12 @@ def parts(step: Played, columns: Columns) -> Columns:
     cuts, acts_R = np.array([each.cuts for each in planned]), np.array([each.acts for each in planned])
     part_T = (step.tokens.positions[:, None] >= cuts[step.tokens.ids]).sum(axis=1)
     return {"part_T": np.where(step.tokens.broadcast(acts_R) | (part_T == 2), part_T, part_T + 3).astype(np.float64)}
+
+
+@measure(provides=("value_low", "value_high", "value_switch"), needs=("logprob_T", "switch"), model="critic")
+def subgoal_values(step: Played, columns: Columns) -> Columns:
+    """Estimate the return from before each response, before its decision, and before its action given the subgoal.
+
+    Reference: the three heads of HiPER, arXiv 2602.16165. `value_high` counts where a subgoal begins.
+    """
+    return {name: step.estimated(name) for name in ("value_low", "value_high", "value_switch")}

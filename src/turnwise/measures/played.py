@@ -30,7 +30,7 @@ OF_TURN: Mapping[str, Callable[[Trajectory, Turn], object]] = {
     "success": lambda trajectory, _: float(trajectory.success),
     "finished": lambda trajectory, _: float(trajectory.ended == "terminated"),
     "replayed": lambda trajectory, _: float("replayed" in trajectory.info),
-    "learned": lambda _, turn: float(turn.learned),
+    "learned": lambda _, turn: float(turn.extras.get("learned", False)),
     "unfinished": lambda trajectory, _: float(trajectory.ended == "unfinished"),
     "prefix": lambda _, turn: id(turn),
     "tree": lambda trajectory, _: id(trajectory) if trajectory.tree is None else (trajectory.group, trajectory.tree),

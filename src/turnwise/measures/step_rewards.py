@@ -1,4 +1,4 @@
-"""Collect rewards of single responses that the environment can verify, apart from the outcome."""
+"""Collect what the environment tells of single responses apart from the outcome: verified rewards, checks that hold."""
 
 import numpy as np
 
@@ -10,17 +10,31 @@ from turnwise.measures.gold import at_every_step
 @measure(provides=("step_reward",), reads=("step_rewards",))
 def step_rewards(step: Played, columns: Columns) -> Columns:
     """Collect `info["step_rewards"]`: one number per response so far, in the `Step` that ends the trajectory."""
+    return {"step_reward": _told(step, "step_rewards")}
+
+
+@measure(provides=("checks",), reads=("checks",))
+def checks(step: Played, columns: Columns) -> Columns:
+    """Collect `info["checks"]`: per response so far, the share of the task's acceptance checks that hold after it.
+
+    Checks that hold before the first response do not count. Reference: ProCredit, arXiv 2609.27532.
+    """
+    return {"checks": _told(step, "checks")}
+
+
+def _told(step: Played, key: str) -> list[float]:
+    """Return the numbers that the end of each trajectory tells of its responses."""
     found: list[float] = []
     for trajectory in step.trajectories:
-        told = trajectory.info.get("step_rewards")
+        told = trajectory.info.get(key)
         try:
-            rewards = np.asarray(told, dtype=np.float64)
+            numbers = np.asarray(told, dtype=np.float64)
         except (TypeError, ValueError):
-            rewards = np.zeros(0)
-        if rewards.shape != (len(trajectory.turns),) or not np.isfinite(rewards).all():
+            numbers = np.zeros(0)
+        if numbers.shape != (len(trajectory.turns),) or not np.isfinite(numbers).all():
             raise ConfigError(
-                f"task {trajectory.task!r} ended with info['step_rewards'] = {repr(told)[:200]}; expected "
+                f"task {trajectory.task!r} ended with info[{key!r}] = {repr(told)[:200]}; expected "
                 f"{len(trajectory.turns)} finite numbers, one per response{at_every_step(trajectory)}"
             )
-        found += rewards.tolist()
-    return {"step_reward": found}
+        found += numbers.tolist()
+    return found

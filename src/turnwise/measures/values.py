@@ -25,12 +25,3 @@ def action_value(step: Played, columns: Columns) -> Columns:
 def token_values(step: Played, columns: Columns) -> Columns:
     """Estimate the return from before each generated token on."""
     return {"value_T": step.estimated("value_T")}
-
-
-@measure(provides=("value_low", "value_high", "value_switch"), needs=("logprob_T", "switch"), model="critic")
-def subgoal_values(step: Played, columns: Columns) -> Columns:
-    """Estimate the return from before each response, before its decision, and before its action given the subgoal.
-
-    Reference: the three heads of HiPER, arXiv 2602.16165. `value_high` counts where a subgoal begins.
-    """
-    return {name: step.estimated(name) for name in ("value_low", "value_high", "value_switch")}

@@ -1,14 +1,17 @@
 """Say which methods a run can train, and refuse environments that do not tell what a measure reads."""
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from turnwise.base.errors import ConfigError
 from turnwise.base.register import EXTENSIONS, GIVEN_BY
-from turnwise.environments.base import Task
-from turnwise.environments.suites import Suite, refuse_unrepeatable
 from turnwise.measures import MEASURES
 from turnwise.measures.lacking import BY_RECIPE
 from turnwise.measures.plan import FROM_THE_BATCH, Plan
+
+if TYPE_CHECKING:
+    from turnwise.environments.base import Task
+    from turnwise.environments.suites import Suite
 
 
 def how_to_train(needs: Iterable[str]) -> str:
@@ -33,7 +36,7 @@ def how_to_train(needs: Iterable[str]) -> str:
     return f"with {', '.join(sorted(keys))}" if keys else "yes"
 
 
-def check_environment(plan: Plan, suite: Suite, environment: str, tasks: Sequence[Task] = ()) -> None:
+def check_environment(plan: Plan, suite: "Suite", environment: str, tasks: "Sequence[Task]" = ()) -> None:
     """Check that an environment fills the keys of `Step.info` that the measures read, and repeats if they need that.
 
     Args:
@@ -45,6 +48,8 @@ def check_environment(plan: Plan, suite: Suite, environment: str, tasks: Sequenc
     Raises:
         ConfigError: It does not declare a key, or declares that it does not repeat.
     """
+    from turnwise.environments.suites import refuse_unrepeatable
+
     for model in plan.models:
         if tasks and model in EXTENSIONS and EXTENSIONS[model].repeats:
             refuse_unrepeatable(suite, tasks, environment, model)

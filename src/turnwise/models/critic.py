@@ -2,18 +2,71 @@
 
 import copy
 import math
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from transformers import AutoTokenizer, PreTrainedModel
 
 from turnwise.base.errors import ConfigError
+from turnwise.credit.segments import Segments
 from turnwise.models.policy import Policy, load_model
-from turnwise.models.ridge import Ridge
-from turnwise.models.settings import CriticConfig, ModelConfig
+from turnwise.models.settings import (
+    CriticConfig,
+    HeadCriticConfig,
+    LearnedCriticConfig,
+    ModelConfig,
+    ModelCriticConfig,
+    RidgeCriticConfig,
+)
 from turnwise.models.tiny import tiny_model
+
+
+class Ridge:
+    """Remember sums of hidden states and targets of the last steps, and regress on them.
+
+        minimise  sum_i (w . x_i + b - y_i)^2 + num * penalty * sum_j scale_j w_j^2
+        scale_j: mean variance of the features in j's block
+
+    A step is remembered by its second moments, so that memory grows with the square of the hidden size only.
+
+    Args:
+        steps: Steps to remember.
+        penalty: Penalty per example, relative to the mean variance of a feature.
+        blocks: Number of features in each block of features in one unit; default: all are one block.
+    """
+
+    def __init__(self, steps: int, penalty: float, blocks: Sequence[int] = ()):
+        self._moments: deque[np.ndarray] = deque(maxlen=steps)
+        self._penalty, self._blocks = penalty, blocks
+
+    def fit(
+        self, hidden: Float[np.ndarray, "examples size"], target: Float[np.ndarray, " examples"]
+    ) -> tuple[Float[np.ndarray, " size"], float]:
+        """Remember the examples of a step, and return weights and bias fitted to all remembered steps."""
+        extended = np.column_stack([hidden, target, np.ones(len(target))]).astype(np.float64)
+        self._moments.append(extended.T @ extended)
+        total = np.sum(self._moments, axis=0)
+        num, size = total[-1, -1], len(total) - 2
+        mean = total[-1, :-1] / num
+        covariance = total[:-1, :-1] / num - np.outer(mean, mean)
+        blocks = Segments.from_lengths(self._blocks or [size])
+        scale = np.maximum(blocks.broadcast(blocks.mean(np.diag(covariance)[:size])), 1e-12)
+        penalised = covariance[:size, :size] + self._penalty * np.diag(scale)
+        weight = np.linalg.solve(penalised, covariance[:size, size])
+        return weight, float(mean[size] - weight @ mean[:size])
+
+    def state_dict(self) -> list[np.ndarray]:
+        """Return the moments of the remembered steps."""
+        return list(self._moments)
+
+    def load_state_dict(self, state: Sequence[Any]) -> None:
+        """Restore the moments that `state_dict` returned."""
+        self._moments.clear()
+        self._moments.extend(np.asarray(moments) for moments in state)
 
 
 class ValueNetwork(torch.nn.Module):
@@ -57,6 +110,7 @@ class Critic:
 
     Attributes:
         settings: Section `[critic]` of the recipe.
+        learned: The same, if it learns by gradient.
         columns: Columns that it estimates.
         policy: Model of the policy, which it reads unless it has a model of its own.
         format: The policy's format, for values that are read within a response.
@@ -71,26 +125,29 @@ class Critic:
     def __init__(self, policy: Policy, settings: CriticConfig, columns: Sequence[str], *, seed: int):
         self.settings, self.columns, self.policy = settings, tuple(columns), policy.model
         self.format, self.seed = policy.format, seed
+        self.learned = learned = settings if isinstance(settings, LearnedCriticConfig) else None
         self.bootstraps = bootstraps(settings, columns)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            trunk = _own_model(policy, settings, seed) if settings.kind == "model" else None
+            trunk = _own_model(policy, settings, seed) if isinstance(settings, ModelCriticConfig) else None
             size = (trunk or policy.model).config.get_text_config().hidden_size
             blocks = feature_blocks(settings, size)
-            network = ValueNetwork(trunk, self.columns, sum(blocks), settings.width, self.bootstraps)
-        self.network = network.to(policy.model.device)
-        default = TARGET_RATE if self.bootstraps and not settings.target_every else None
-        self._target_rate = settings.target_rate or default
-        has_copy = settings.target_every or self._target_rate
-        self.copy = copy.deepcopy(self.network).requires_grad_(False) if has_copy else None
-        self.ridge = {column: Ridge(settings.memory, settings.penalty, blocks) for column in self.columns}
+            network = ValueNetwork(trunk, self.columns, sum(blocks), learned.width if learned else 0, self.bootstraps)
+        self.network, self.ridge = network.to(policy.model.device), {}
+        self.copy: ValueNetwork | None = None
         self.optimizer: torch.optim.Optimizer | None = None
-        if settings.kind == "ridge":
-            self.network.requires_grad_(False)
-        else:
+        if learned:
+            default = TARGET_RATE if self.bootstraps and not learned.target_every else None
+            self._target_rate = learned.target_rate or default
+            if learned.target_every or self._target_rate:
+                self.copy = copy.deepcopy(self.network).requires_grad_(False)
             self.optimizer = torch.optim.AdamW(
-                self.network.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay
+                self.network.parameters(), lr=learned.learning_rate, weight_decay=learned.weight_decay
             )
+        else:
+            self.network.requires_grad_(False)
+        if isinstance(settings, RidgeCriticConfig):
+            self.ridge = {column: Ridge(settings.memory, settings.penalty, blocks) for column in self.columns}
         self._steps = 0
 
     @property
@@ -124,7 +181,7 @@ class Critic:
 
     def estimate(self, column: str, hidden: torch.Tensor) -> torch.Tensor:
         """Estimate `[reads]` values with gradient, which reaches the policy's layers by `trunk_gradient` only."""
-        if self.own is None:
+        if isinstance(self.settings, HeadCriticConfig):
             share = self.settings.trunk_gradient
             hidden = hidden.detach() if not share else share * hidden + (1 - share) * hidden.detach()
         return self.network(column, hidden)
@@ -134,15 +191,15 @@ class Critic:
 
         A gradient that is not finite is not used.
         """
-        if self.optimizer is None:
+        if self.optimizer is None or self.learned is None:
             return 0.0
-        norm = float(torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.settings.max_grad_norm))
+        norm = float(torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.learned.max_grad_norm))
         if not math.isfinite(norm):
             return norm
         self.optimizer.step()
         self._steps += 1
         if self.copy is not None:
-            every = self.settings.target_every
+            every = self.learned.target_every
             rate = self._target_rate or float(self._steps % every == 0)
             with torch.no_grad():
                 for old, new in zip(self.copy.parameters(), self.network.parameters(), strict=True):
@@ -191,7 +248,7 @@ def join_beside(hidden: torch.Tensor, beside: torch.Tensor) -> torch.Tensor:
 
 def feature_blocks(settings: CriticConfig, size: int) -> tuple[int, ...]:
     """Return how many features of each unit a critic reads: those of `join_beside`, or the hidden states alone."""
-    if not settings.peers:
+    if not isinstance(settings, RidgeCriticConfig) or not settings.peers:
         return (size,)
     own = (size, 1, 1) if settings.visits else (size,)
     return (*own, 1, *own, *((1,) if settings.visits else ()))
@@ -202,12 +259,8 @@ def bootstraps(settings: CriticConfig, columns: Sequence[str]) -> bool:
     return "value_action" in columns and settings.target == "method"
 
 
-def _own_model(policy: Policy, settings: CriticConfig, seed: int) -> PreTrainedModel:
-    """Make the critic's own model.
-
-    Raises:
-        ConfigError: The model cannot be loaded, or has another tokenizer than the policy.
-    """
+def _own_model(policy: Policy, settings: ModelCriticConfig, seed: int) -> PreTrainedModel:
+    """Make the critic's own model."""
     if settings.name == "policy":
         return _trunk(copy.deepcopy(policy.model).requires_grad_(True))
     if settings.name == "tiny":

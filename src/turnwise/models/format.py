@@ -4,14 +4,16 @@ import dataclasses
 import functools
 import re
 from collections.abc import Sequence
-
-from transformers import PreTrainedTokenizerBase
+from typing import TYPE_CHECKING
 
 from turnwise.base.errors import ConfigError
 from turnwise.environments.base import Step
 from turnwise.environments.plain import sound_text
 from turnwise.environments.tool_calls import THINK, without_reasoning
 from turnwise.models import subgoals
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase  # pages and logs are read without it
 
 ADMISSIBLE = "\nAdmissible actions: "
 ACTION = re.compile(r"<action>(.*?)</action>", re.DOTALL)
@@ -37,7 +39,7 @@ class Format:
         plan: Whether a response states a subgoal before it acts; see `turnwise.models.subgoals`.
     """
 
-    tokenizer: PreTrainedTokenizerBase
+    tokenizer: "PreTrainedTokenizerBase"
     first: str
     following: str
     stop: str

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from turnwise.base.errors import ConfigError, DataError
-from turnwise.models.adapters import save_adapters
+from turnwise.models.adapters import base_of_roles, load_roles, roles_of, save_adapters, use_adapter
 from turnwise.models.format import Format
+from turnwise.models.remote import RemoteModel, load_remote
 from turnwise.models.settings import ModelConfig
 
 SETTINGS = "policy.json"
@@ -32,6 +34,18 @@ class Policy:
         """Tokenizer of the format."""
         return self.format.tokenizer
 
+    def decode(self, ids: Sequence[int]) -> str:
+        """Decode token ids to text."""
+        return str(self.tokenizer.decode(list(ids)))
+
+    @property
+    def num_words(self) -> int:
+        """Tokens that the model can generate."""
+        if isinstance(self.model, RemoteModel):
+            return len(self.tokenizer)
+        layer: Any = self.model.get_output_embeddings()
+        return layer.weight.shape[0]
+
     def save(self, folder: Path) -> None:
         """Save model and tokenizer in transformers' layout, and the format.
 
@@ -44,6 +58,7 @@ class Policy:
         self.tokenizer.save_pretrained(folder)
         fmt = {f.name: getattr(self.format, f.name) for f in dataclasses.fields(Format) if f.name != "tokenizer"}
         settings = {"format": fmt, "max_context": self.max_context}
+        settings |= {"roles": roles} if (roles := roles_of(self.model)) else {}
         (folder / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
 
 
@@ -52,9 +67,12 @@ def load_policy(folder: Path) -> Policy:
     if not (folder / SETTINGS).is_file():
         raise DataError(f"{folder} is not a policy: {SETTINGS} is missing")
     try:
-        model = load_model(str(folder))
-        tokenizer = AutoTokenizer.from_pretrained(folder)
         settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
+        roles = settings.get("roles", ())
+        model: Any = load_remote(folder) or load_model(base_of_roles(folder, roles) if roles else str(folder))
+        if roles:
+            load_roles(model, folder, roles)
+        tokenizer = AutoTokenizer.from_pretrained(folder)
         return Policy(model, Format(tokenizer, **settings["format"]), settings["max_context"])
     except (OSError, ValueError, RuntimeError, TypeError, KeyError, SafetensorError) as error:
         raise DataError(
@@ -88,7 +106,9 @@ def load_model(name: str) -> PreTrainedModel:
 
 
 def choose_trainable(model: PreTrainedModel, config: ModelConfig) -> None:
-    """Make the weights trainable that the configuration names."""
+    """Make the weights trainable that the configuration names; a server decides for those that it has."""
+    if isinstance(model, RemoteModel):
+        return
     if config.train == "lora":
         for name, parameter in model.named_parameters():
             parameter.requires_grad_("lora_" in name)
@@ -159,14 +179,19 @@ def slow_precision_note(precision: str, device: torch.device) -> str:
     return f"model.precision='bf16' is slow on this {device.type}, which has no bfloat16 instructions; set it to auto"
 
 
-def frozen_copy(model: PreTrainedModel, dtype: torch.dtype, old: PreTrainedModel | None = None) -> PreTrainedModel:
+def frozen_copy(
+    model: PreTrainedModel, dtype: torch.dtype, old: PreTrainedModel | None = None, role: str | None = None
+) -> PreTrainedModel:
     """Copy the model with its adapters merged, for generation only.
 
     Args:
         model: Model in float32.
         dtype: Type of the copy's weights.
         old: Earlier copy, overwritten: its weights stay where they lie, without the memory of a second copy.
+        role: Role whose adapter is merged; default: the only one.
     """
+    if role:
+        use_adapter(model, role)
     if old is None:
         return merged_copy(model).to(dtype).eval().requires_grad_(False)  # pyright: ignore
     old.load_state_dict((merged_copy(model) if adapted_layers(model) else model).state_dict())

@@ -2,9 +2,10 @@
 
 import importlib.util
 from pathlib import Path
+from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from turnwise.base.cache import cache_folder, made_aside
 from turnwise.base.errors import ConfigError, DataError, install
@@ -12,13 +13,22 @@ from turnwise.base.packaged import packaged
 from turnwise.models.adapters import add_adapters
 from turnwise.models.chat import chat_format
 from turnwise.models.policy import Policy, load_model
+from turnwise.models.remote import RemoteModel
 from turnwise.models.settings import ModelConfig, PromptConfig, is_missing_folder
 
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
-def pretrained_policy(config: ModelConfig, prompt: PromptConfig, *, seed: int) -> Policy:
+def pretrained_policy(
+    config: ModelConfig, prompt: PromptConfig, *, seed: int, remote: RemoteModel | None = None
+) -> Policy:
     """Load the chat model that the configuration names. New adapters start at zero.
+
+    Args:
+        config: Section `[model]` of a recipe.
+        prompt: Section `[prompt]`.
+        seed: Seed of new adapters.
+        remote: Stands for its weights, which are not loaded then.
 
     Raises:
         ConfigError: There is no such model, or it has no chat template.
@@ -31,14 +41,15 @@ def pretrained_policy(config: ModelConfig, prompt: PromptConfig, *, seed: int) -
             "LM, or a name on the hub"
         )
     try:
-        model, tokenizer = load_model(name), AutoTokenizer.from_pretrained(name)
+        model: Any = remote or load_model(name)
+        shape, tokenizer = AutoConfig.from_pretrained(name), AutoTokenizer.from_pretrained(name)
     except (OSError, ValueError) as error:
         cause = " ".join(str(error).split())[:200]
         raise ConfigError(
             f"model.name={config.name!r} cannot be loaded ({cause}); expected 'tiny', 'smollm2', the folder of a "
             "causal LM, or a name on the hub"
         ) from None
-    longest = getattr(model.config.get_text_config(), "max_position_embeddings", config.max_context)
+    longest = getattr(shape.get_text_config(), "max_position_embeddings", config.max_context)
     if config.max_context > longest:
         raise ConfigError(
             f"model.max_context={config.max_context} exceeds the {longest} tokens that {config.name!r} can read; lower "

@@ -1,18 +1,21 @@
 """Define the sections `[model]`, `[prompt]` and `[critic]` of a recipe."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 import pydantic
 
-from turnwise.base.facets import Facet, Part
-from turnwise.base.section import Section
+from turnwise.base.facets import Facet, Part, broken
+from turnwise.base.section import Kinds, Section
 
 TINY = ("tiny", "tiny-chat")
 """Models that are made from scratch."""
 ONLY_TINY = ("hidden_size", "num_layers", "num_heads", "tie_embeddings")
 """Settings of the tiny model's architecture."""
+ADAPTER = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""Name of an adapter, which is that of a folder too."""
 PRETRAINED_RECIPE = "household-qwen2.5-1.5b-aem"
 """Recipe that loads a model from the hub or a folder, for messages."""
 
@@ -44,6 +47,10 @@ class ModelConfig(Section):
     """Rank of the adapters with train = "lora"."""
     lora_alpha: int = pydantic.Field(default=32, ge=1)
     """Scale of the adapters, as lora_alpha / lora_rank."""
+    adapters: tuple[str, ...] = ()
+    """An adapter per role, such as ["planner", "worker"]: a call's header X-Turnwise-Actor names the role that asks.
+    Each has gradient clip, optimiser state and credit of its own; a warm start trains one, and copies it to all. Only
+    with train = "lora" and [harness]. Default: one for all."""
     precision: Literal["fp32", "bf16", "auto"] = "fp32"
     """"bf16" scores and updates under autocast and generates with bfloat16 weights; the optimiser keeps float32.
     "auto": "bf16" if the device computes it fast, else "fp32"."""
@@ -66,6 +73,14 @@ class ModelConfig(Section):
             raise ValueError(
                 f"model.train='lora' needs a pretrained model; with model.name={self.name!r} use 'full' or 'top'"
             )
+        if self.adapters and self.train != "lora":
+            raise ValueError(f"model.adapters needs model.train='lora', got {self.train!r}; set it")
+        if self.adapters and self.gradient_checkpointing:
+            raise ValueError("model.gradient_checkpointing would compute again with another role's adapter; remove it")
+        if len(set(self.adapters)) < len(self.adapters) or not all(map(ADAPTER.fullmatch, self.adapters)):
+            raise ValueError(
+                f"model.adapters={list(self.adapters)}: expected names of letters, digits, - and _, once each"
+            )
         defaults = {name: type(self).model_fields[name].default for name in ONLY_TINY}
         if self.name not in TINY and (set_ := [name for name in ONLY_TINY if getattr(self, name) != defaults[name]]):
             given = ", ".join(f"model.{name}" for name in set_)
@@ -77,12 +92,25 @@ class ModelConfig(Section):
             )
         return self
 
+    def check_recipe(self, recipe: Any) -> None:
+        """Raise a ValueError if nobody names the roles of adapters, or something reads one pass of one model."""
+        if not self.adapters:
+            return
+        if not broken(Facet.TURNS, recipe.parts()):
+            raise ValueError("model.adapters: only an agent of your own names who asks; add its section, or remove it")
+        if recipe.critic:
+            raise ValueError("model.adapters: a critic would read the states of all roles; remove it or model.adapters")
+
     def parts(self) -> Iterator[Part]:
         """Return what the model breaks and needs; see `turnwise.base.facets`."""
         if self.name == "tiny":
             yield Part("model.name='tiny'", {Facet.CHAT: "is not a chat model"})
         if self.train == "lora":
             yield Part("model.train='lora'", {Facet.UNFROZEN: "trains adapters alone"})
+        if self.adapters:
+            yield Part("model.adapters", {Facet.REPLAY: "learns from the turns of each role apart"})
+        if self.train != "full":
+            yield Part(f"model.train={self.train!r}", needs={Facet.HERE: "chooses among them"}, mend="set it to full")
 
 
 class PromptConfig(Section):
@@ -115,10 +143,11 @@ class PromptConfig(Section):
             yield Part("prompt.plan=true", needs={Facet.TURNS: asks})
 
 
-class CriticConfig(Section):
+class CriticConfig(Kinds):
     """Configure the critic, which estimates returns for methods that need values."""
 
-    kind: Literal["head", "model", "ridge"] = "head"
+    named_by: ClassVar[str] = "kind"
+    kind: str = "head"
     """"head": a value head on the policy's hidden states. "model": a model of its own with a value head. "ridge": ridge
     regression on the policy's hidden states of the last steps, without gradient."""
     read: Literal["before", "after"] = "before"
@@ -132,15 +161,19 @@ class CriticConfig(Section):
     discount: float = pydantic.Field(default=1.0, ge=0, le=1)
     """Discount per turn, with target = "return" (give it the method's discount) and for ArCHer's Q (0.95 in the
     paper)."""
+    warmup_steps: int = pydantic.Field(default=0, ge=0)
+    """Training steps at the start in which only the critic learns."""
+
+
+class LearnedCriticConfig(CriticConfig):
+    """Settings of critics that learn by gradient."""
+
     learning_rate: float = pydantic.Field(default=1e-3, gt=0)
-    """Learning rate of the critic's own AdamW. Ignored by "ridge", like all fields below except `memory`, `penalty`,
-    `peers` and `visits`."""
+    """Learning rate of the critic's own AdamW."""
     weight_decay: float = pydantic.Field(default=0.0, ge=0)
     """Weight decay of the critic's own AdamW, per unit of the learning rate."""
     max_grad_norm: float = pydantic.Field(default=1.0, gt=0)
     """Norm to which the critic's gradient is clipped, apart from the policy's."""
-    warmup_steps: int = pydantic.Field(default=0, ge=0)
-    """Training steps at the start in which only the critic learns. For every kind."""
     extra_epochs: int = pydantic.Field(default=0, ge=0)
     """Further passes of the critic alone over the trajectories of each step, before the policy's update. With ArCHer,
     whose critic does not learn in the policy's passes, they follow `update.epochs` such passes."""
@@ -152,69 +185,80 @@ class CriticConfig(Section):
     """Read values from a copy that moves towards the critic by this share after every optimiser step. ArCHer reads the
     critic itself; its Q and V learn from the copy, with 0.1 if neither this nor `target_every` is set."""
     transitions: int = pydantic.Field(default=100_000, ge=1)
-    """Responses of earlier steps to learn from again. Only for ArCHer."""
+    """Responses of earlier steps that ArCHer's critic learns from again."""
     width: int = pydantic.Field(default=0, ge=0)
     """Units of a hidden layer of the value head; 0: the head is linear."""
+
+    @pydantic.model_validator(mode="after")
+    def _one_copy(self) -> "LearnedCriticConfig":
+        given = {"target_every": self.target_every, "target_rate": self.target_rate}
+        both = [*(name for name, value in given.items() if value), *(["clip"] if self.clip is not None else [])]
+        if len(both) > 1:
+            names = " and ".join(f"critic.{name}" for name in both)
+            raise ValueError(f"{names} exclude each other; choose one")
+        return self
+
+
+class HeadCriticConfig(LearnedCriticConfig, kind="head"):
+    """Settings of "head"."""
+
     trunk_gradient: float = pydantic.Field(default=0.0, ge=0)
-    """Weight of the value loss in the gradient of the policy's hidden layers; 0 keeps it out. Only for "head"."""
+    """Weight of the value loss in the gradient of the policy's hidden layers; 0 keeps it out."""
+
+
+class ModelCriticConfig(LearnedCriticConfig, kind="model"):
+    """Settings of "model"."""
+
     name: str = "policy"
-    """Model of kind "model". "policy": a copy of the policy after the warm start. "tiny": a small Llama with random
-    weights. Else the folder of a model with the policy's tokenizer, or its name on the hub."""
+    """Its model. "policy": a copy of the policy after the warm start. "tiny": a small Llama with random weights. Else
+    the folder of a model with the policy's tokenizer, or its name on the hub."""
     hidden_size: int = pydantic.Field(default=64, ge=8)
     """Hidden size (units) of name = "tiny"."""
     num_layers: int = pydantic.Field(default=2, ge=1)
     """Number of layers of name = "tiny"."""
     num_heads: int = pydantic.Field(default=4, ge=1)
     """Number of attention heads of name = "tiny"."""
-    memory: int = pydantic.Field(default=5, ge=1)
-    """Steps that "ridge" remembers."""
-    penalty: float = pydantic.Field(default=1e-2, gt=0)
-    """Penalty of "ridge", relative to the mean variance of a hidden unit."""
-    peers: bool = False
-    """Let "ridge" regress on the mean return of the other trajectories of the group too, and on its products with the
-    hidden states: what a group tells of its task (docs/decisions/0047-a-critic-may-look-at-the-group.md)."""
-    visits: bool = False
-    """With `peers`, let it see too how the others fared from the same state on, which turn it is, and whether the
-    trajectory has been in this state before (docs/decisions/0048-a-critic-may-see-visits.md)."""
 
     @pydantic.model_validator(mode="after")
-    def _parts_fit(self) -> "CriticConfig":
-        only = {
-            "ridge": ("memory", "penalty", "peers", "visits"),
-            "model": ("name", "hidden_size", "num_layers", "num_heads"),
-            "head": ("trunk_gradient",),
-        }
-        for kind, fields in only.items():
-            for field in fields:
-                if kind != self.kind and self._changed(field):
-                    raise ValueError(f"critic.{field} is only for kind={kind!r}, got kind={self.kind!r}; remove it")
-        if self.visits and not self.peers:
-            raise ValueError("critic.visits compares with critic.peers; set critic.peers=true too")
+    def _tiny_is_possible(self) -> "ModelCriticConfig":
         for field in ("hidden_size", "num_layers", "num_heads"):
-            if self.name != "tiny" and self._changed(field):
+            if self.name != "tiny" and getattr(self, field) != type(self).model_fields[field].default:
                 raise ValueError(f"critic.{field} is only for name='tiny', got name={self.name!r}; remove it")
-        learned = ("extra_epochs", "clip", "target_every", "target_rate", "width", "transitions")
-        for field in (*learned, "learning_rate", "weight_decay", "max_grad_norm"):
-            if self.kind == "ridge" and self._changed(field):
-                raise ValueError(f"critic.{field} has no effect on kind='ridge', which takes no gradient; remove it")
-        copies = [f for f in ("target_every", "target_rate") if self._changed(f)]
-        if len(copies) == 2 or (copies and self.clip is not None):
-            both = " and ".join([*copies, *(["clip"] if self.clip is not None else [])])
-            raise ValueError(f"critic.{both.replace(' and ', ' and critic.')} exclude each other; choose one")
         if self.hidden_size % (2 * self.num_heads):
             raise ValueError(
                 f"critic.hidden_size={self.hidden_size} must be a multiple of 2 * num_heads={2 * self.num_heads}"
             )
         return self
 
+
+class RidgeCriticConfig(CriticConfig, kind="ridge"):
+    """Settings of "ridge"."""
+
+    memory: int = pydantic.Field(default=5, ge=1)
+    """Steps that it remembers."""
+    penalty: float = pydantic.Field(default=1e-2, gt=0)
+    """Penalty, relative to the mean variance of a hidden unit."""
+    peers: bool = False
+    """Regress on the mean return of the other trajectories of the group too, and on its products with the hidden
+    states: what a group tells of its task (docs/decisions/0047-a-critic-may-look-at-the-group.md)."""
+    visits: bool = False
+    """With `peers`, see too how the others fared from the same state on, which turn it is, and whether the trajectory
+    has been in this state before (docs/decisions/0048-a-critic-may-see-visits.md)."""
+
+    @pydantic.model_validator(mode="after")
+    def _visits_are_those_of_peers(self) -> "RidgeCriticConfig":
+        if self.visits and not self.peers:
+            raise ValueError("critic.visits compares with critic.peers; set critic.peers=true too")
+        return self
+
     def parts(self) -> Iterator[Part]:
         """Return what the critic needs; see `turnwise.base.facets`."""
+        yield Part(
+            f"critic.kind={self.kind!r}", needs={Facet.HERE: "reads their hidden states"}, mend="set critic=false"
+        )
         if self.peers:
             alone = {Facet.SINGLE: "reads the returns of others in the group, which tell those of a match's players"}
             yield Part("critic.peers=true", needs=alone, mend="set critic.peers=false and critic.visits=false")
         if self.visits:
             needs = {Facet.WHOLE: "counts visits from the first turn on"}
             yield Part("critic.visits=true", needs=needs, mend="set critic.visits=false")
-
-    def _changed(self, field: str) -> bool:
-        return getattr(self, field) != type(self).model_fields[field].default

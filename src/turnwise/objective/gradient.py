@@ -2,6 +2,7 @@
 
 import dataclasses
 import gc
+import math
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -85,6 +86,12 @@ def damp(model: torch.nn.Module, factor: float) -> None:
 def norm_of_gradient(model: torch.nn.Module) -> float:
     """Return the norm of a model's gradient."""
     return float(torch.nn.utils.clip_grad_norm_(model.parameters(), float("inf")))
+
+
+def clip_groups(optimizer: torch.optim.Optimizer, max_norm: float) -> float:
+    """Clip the gradient of each of an optimiser's groups of weights, and return the norm of all before."""
+    norms = [torch.nn.utils.clip_grad_norm_(group["params"], max_norm) for group in optimizer.param_groups]
+    return math.hypot(*map(float, norms))
 
 
 def abbreviate(items: Sequence[object], most: int = 8) -> str:

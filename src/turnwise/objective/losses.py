@@ -1,7 +1,7 @@
 """Compute the policy objective from independent choices, rather than one function per paper.
 
     importance   level of the ratio: token, response or trajectory (`policy_loss`, argument `span`)
-    clip         "ppo", "cispo" or "none", with one width for all tokens or one per token
+    clip         "ppo", "keep", "cispo" or "none", with one width for all tokens or one per token
     tokens       how much a token counts, from `turnwise.objective.token_rules`
     aggregate    average that the loss is (`token_weights`)
     entropy      a bonus, or a corridor (`entropy_loss`)
@@ -108,10 +108,12 @@ def policy_loss(
 
         rho  = exp(logprob - old_logprob), or the ratio of its span (`span_log_ratio`)
         ppo:   loss = -sum_T weight * min(rho * A, clip(rho, 1 - clip_low, 1 + clip_high) * A)
+        keep:  as ppo, with (1 + clip_high) * rho / sg(rho) as the upper bound
         cispo: loss = -sum_T weight * sg(clip(rho, 1 - clip_low, 1 + clip_high)) * A * logprob
         none:  loss = -sum_T weight * rho * A
 
-    Under "ppo" a clipped token has no gradient; under "cispo" every token has one, and only its factor is bounded.
+    Under "ppo" a clipped token has no gradient; under "keep" it has one if it lies above, by the bound. Under
+    "cispo" every token has one, and only its factor is bounded.
 
     Args:
         logprob: `[tokens]` log-probability under the current weights, with gradient (nats).
@@ -131,7 +133,8 @@ def policy_loss(
         penalty: `[tokens]` KL-Cov's coefficients: adds `sum_T weight * penalty * |logprob - old_logprob|`.
 
     Reference: Schulman et al., arXiv 1707.06347; clip-higher: DAPO, arXiv 2503.14476; dual clip: Ye et al., arXiv
-    1912.09729; CISPO: MiniMax-M1, arXiv 2506.13585; HAPO, arXiv 2509.16591; KL-Cov, arXiv 2505.22617.
+    1912.09729; keep: AEPO, arXiv 2510.14545; CISPO: MiniMax-M1, arXiv 2506.13585; HAPO, arXiv 2509.16591; KL-Cov,
+    arXiv 2505.22617.
     """
     if clip not in get_args(Clip):
         raise ConfigError(f"clip={clip!r} is unknown.{did_you_mean(str(clip), get_args(Clip))}")
@@ -142,8 +145,11 @@ def policy_loss(
         advantage = torch.where((tilt > 0) ^ inside, advantage * (1 + tilt), advantage)
     free = objective = ratio * advantage
     if clip != "none":
-        clipped = ratio.clamp(1 - clip_low, 1 + clip_high) * advantage  # pyright: ignore
-        objective = torch.minimum(free, clipped) if clip == "ppo" else clipped
+        bounded = ratio.clamp(1 - clip_low, 1 + clip_high)  # pyright: ignore
+        if clip == "keep":
+            bounded = torch.where(ratio > 1 + clip_high, (1 + clip_high) * ratio / ratio.detach(), bounded)
+        clipped = bounded * advantage
+        objective = clipped if clip == "cispo" else torch.minimum(free, clipped)
     if dual_clip is not None:
         objective = torch.where(advantage < 0, torch.maximum(objective, dual_clip * advantage), objective)
     binds = (objective != free).detach()

@@ -14,6 +14,7 @@ Published objectives in its words:
     STEER        tokens steer, clip ppo .2/.28, dual_clip 10
     HAPO         tokens hapo, clip ppo .2/.28, dual_clip 10, on `hapo`; rollout.token_temperature hapo
     A2TGPO       importance response, tokens gain_clip, clip ppo 3e-3/4e-3, aggregate trajectory-mean, on `a2tgpo`
+    AEPO         importance token, clip keep, dual_clip 3, on `aepo`
     AT2PO        importance response, clip ppo 3e-3/4e-3, aggregate trajectory-mean, on `at2po`
 
 SAMPO's optional mask leaves out responses with A < 0 and a ratio below exp(-delta), of the loss and of its denominator.
@@ -28,6 +29,7 @@ import pydantic
 from turnwise.base.facets import Facet, Part
 from turnwise.base.register import TERMS
 from turnwise.base.section import Named, Section, extensible
+from turnwise.credit.transforms.selection import DoseBy
 from turnwise.objective.token_rules.base import Aggregate, Clip
 from turnwise.objective.token_rules.build import build_entropy_rule, build_token_rule
 
@@ -60,7 +62,8 @@ class UpdateConfig(Section):
     """Level of the probability ratio: each token has its own, or the geometric mean over its response (a turn) or
     trajectory (GSPO)."""
     clip: Clip = "ppo"
-    """"ppo": no gradient where the ratio is outside clip_low and clip_high. "cispo": the clipped ratio is a factor.
+    """"ppo": no gradient where the ratio is outside clip_low and clip_high. "keep": a token with a positive advantage
+    above the bound keeps its gradient, with the bound as factor. "cispo": the clipped ratio is a factor.
     "none": no clip."""
     clip_low: float = pydantic.Field(default=0.2, gt=0)
     """Distance of the clip below a ratio of 1: the ratio is clipped at 1 - clip_low. 0.2 is PPO's."""
@@ -89,6 +92,11 @@ class UpdateConfig(Section):
     """Published entropy term: {name = "epo"}."""
     policy: bool = True
     """Have the policy-gradient term in the loss. False learns from other terms alone."""
+    dose: float | None = pydantic.Field(default=None, gt=0, le=1)
+    """Largest effective sample size of a step, (sum |A|)^2 / sum A^2, as a share of its responses, to compare methods
+    at equal doses. `turnwise audit` prints that of each method."""
+    dose_by: DoseBy = "sample"
+    """How a step gets a smaller dose: it learns from fewer responses, or by a smaller step ("scale")."""
     terms: tuple[RuleConfig, ...] = ()
     """Your own loss terms: {name = "module:MyTerm", weight = 0.1}; see `turnwise.objective.terms.Term`."""
     old_policy: Literal["start", "behavior"] | None = None
@@ -121,10 +129,32 @@ class UpdateConfig(Section):
         if self.mismatch_cap is not None:
             needs = {Facet.SCORED: "weighs tokens by the trainer's probabilities over the engine's"}
             yield Part(f"update.mismatch_cap={self.mismatch_cap:g}", needs=needs)
+        yield from self._needs_of_loss()
         if self.only_norms:
             needs = {Facet.UNFROZEN: "trains the gains of normalisation layers"}
             mend = "set update.only_norms=false, with a learning rate for adapters such as update.learning_rate=1e-4"
             yield Part("update.only_norms=true", needs=needs, mend=mend)
+
+    def _needs_of_loss(self) -> Iterator[Part]:
+        """Return the parts of settings whose loss needs more than log-probabilities, or not a server's."""
+        of_loss = {
+            f"importance={self.importance!r}": self.importance != "token",
+            "tokens": self.tokens is not None,
+            "dual_clip": self.dual_clip is not None,
+            "terms": bool(self.terms),
+            "policy=false": not self.policy,
+        }
+        for name in (name for name, given in of_loss.items() if given):
+            yield Part(f"update.{name}", needs={Facet.LOSS: "changes it"})
+        if self.tokens is not None:
+            yield Part("update.tokens", needs={Facet.ENTROPY: "may read them"})
+        of_weights = {
+            "entropy_bonus": self.entropy_bonus,
+            "entropy": self.entropy,
+            "clip_correction": self.clip_correction,
+        }
+        for name in (name for name, given in of_weights.items() if given):
+            yield Part(f"update.{name}", needs={Facet.HERE: "needs another gradient than that of log-probabilities"})
 
     @pydantic.model_validator(mode="after")
     def _parts_fit(self) -> "UpdateConfig":

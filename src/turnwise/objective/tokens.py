@@ -7,6 +7,7 @@ pass recomputes the logits of a chunk.
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +17,8 @@ from transformers import PreTrainedModel
 
 from turnwise.base.errors import BatchError
 from turnwise.credit.segments import Segments, components
+from turnwise.models.adapters import roles_of, use_adapter
+from turnwise.models.remote import RemoteModel
 from turnwise.objective.contexts import Contexts
 from turnwise.objective.frozen_output import frozen_logprobs, is_frozen_linear
 from turnwise.objective.packing import Packed, can_pack, pack, packed_hidden
@@ -36,6 +39,7 @@ class Sequences:
         trajectory: `[sequences]` index of the trajectory of each, ascending.
         tree: `[sequences]` number of the tree of each: sequences of a tree begin with the same turn, and a pass
             computes what they share once. None: no turn is shared.
+        actor: `[sequences]` name of the agent that gave the responses of each.
     """
 
     token_ids: list[np.ndarray]
@@ -43,6 +47,7 @@ class Sequences:
     tokens: Segments
     trajectory: np.ndarray
     tree: np.ndarray | None = None
+    actor: np.ndarray | None = None
 
     @classmethod
     def from_trajectories(cls, trajectories: Sequence[Trajectory]) -> "Sequences":
@@ -53,7 +58,7 @@ class Sequences:
         """
         token_ids: list[list[int]] = []
         generated: list[list[int]] = []
-        owner, trees = [], []
+        owner, trees, actors = [], [], []
         tree_of: dict[int, int] = {}  # first turn -> tree
         for number, trajectory in enumerate(trajectories):
             for index, turn in enumerate(trajectory.turns):
@@ -61,6 +66,7 @@ class Sequences:
                     token_ids.append([])
                     generated.append([])
                     owner.append(number)
+                    actors.append(turn.extras.get("actor", ""))
                     trees.append(tree_of.setdefault(id(_root(turn)), len(tree_of)))
                 ids = token_ids[-1]
                 ids += turn.prompt_ids
@@ -72,6 +78,7 @@ class Sequences:
             Segments.from_lengths([len(positions) for positions in generated]),
             np.array(owner),
             np.array(trees) if len(tree_of) < len(trees) else None,
+            np.array(actors),
         )
 
     def __len__(self) -> int:
@@ -249,6 +256,43 @@ def generated_logprobs(
         `logprob` and `entropy` (nats, full vocabulary), `[tokens]` float32 each, both in the order of
         `token_index(indices)`. Gradients flow through both unless they are disabled.
     """
+    if roles := roles_of(model):
+        return _by_role(model, roles, sequences, indices, temperature=temperature, chunk_tokens=chunk_tokens)
+    return _logprobs(model, sequences, indices, temperature, chunk_tokens, watch, contexts)
+
+
+def _by_role(
+    model: PreTrainedModel, roles: Sequence[str], sequences: Sequences, indices: np.ndarray, **how: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Compute the tokens of each role with its adapter, a pass per role."""
+    assert sequences.actor is not None
+    length, results, order = sequences.tokens.lengths[indices], [], []
+    begin = np.cumsum(length) - length
+    for role in roles:
+        own = sequences.actor[indices] == role
+        if own.any():
+            use_adapter(model, role)
+            results.append(_logprobs(model, sequences, indices[own], **how))
+            order.append(ranges(begin[own], length[own]))
+    place = np.concatenate(order)
+    if len(place) < length.sum():
+        unknown = sorted({*sequences.actor[indices].tolist()} - {*roles})
+        raise BatchError(f"responses of {unknown} have no adapter; model.adapters has {', '.join(roles)}")
+    back = torch.from_numpy(np.argsort(place)).to(results[0][0].device)
+    logprob, entropy = (torch.cat(column)[back] for column in zip(*results, strict=True))
+    return logprob, entropy
+
+
+def _logprobs(
+    model: PreTrainedModel,
+    sequences: Sequences,
+    indices: np.ndarray,
+    temperature: float,
+    chunk_tokens: int | None,
+    watch: Callable[[States], None] | None = None,
+    contexts: Contexts | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Compute log-probabilities and entropies with the weights as they are; see `generated_logprobs`."""
     states, ids = generated_states(model, sequences, indices, contexts)
     if watch is not None:
         watch(states)
@@ -306,6 +350,8 @@ def score(
     `watch` is called with the tokens and the hidden states of each micro-batch. `contexts` keeps what the passes
     computed, and nothing from before.
     """
+    if isinstance(model, RemoteModel):
+        return model.score(sequences, temperature)
     if contexts is not None:
         contexts.clear()
     logprob_T = np.full(sequences.tokens.num_elements, np.nan)

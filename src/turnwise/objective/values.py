@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from turnwise.credit.segments import Segments
 from turnwise.models.critic import Critic, join_beside
 from turnwise.models.policy import autocast
-from turnwise.models.settings import CriticConfig, ModelConfig
+from turnwise.models.settings import CriticConfig, ModelConfig, RidgeCriticConfig
 from turnwise.objective.beside import beside_states
 from turnwise.objective.gradient import Budget
 from turnwise.objective.terms import Pass, StepView, TermLoss, Unit, as_tensor
@@ -68,8 +68,8 @@ def places_of(column: str, responses: Segments, settings: CriticConfig, action_R
 def sampled_states(turns: Sequence[Turn]) -> list[np.ndarray]:
     """List the states that the responses were sampled from; none if one is unknown or they are of different weights."""
     same_weights = len({turn.version for turn in turns}) == 1  # not if some are replays of an earlier step
-    states = [turn.behavior_state for turn in turns]
-    return states if same_weights and all(state is not None for state in states) else []
+    states = [state for turn in turns if (state := turn.extras.get("state")) is not None]
+    return states if same_weights and len(states) == len(turns) else []
 
 
 class Values:
@@ -160,7 +160,8 @@ class ValueTerm:
         self.critic = critic
         self.needs: Sequence[str] = (*critic.columns, *(("finished",) if "value_next" in critic.columns else ()))
         self.values: Values | None = None  # of the step
-        self.transitions = Transitions(critic.settings.transitions, critic.seed) if critic.bootstraps else None
+        kept = critic.learned.transitions if critic.learned and critic.bootstraps else 0
+        self.transitions = Transitions(kept, critic.seed) if kept else None
 
     def begin(
         self, sequences: Sequences, trajectories: Sequence[Trajectory], precision: ModelConfig, budget: Budget
@@ -172,7 +173,7 @@ class ValueTerm:
         if "value_low" in critic.columns:
             action_R = np.array([critic.format.planned(turn.response_ids).cuts[1] for turn in turns])
         places = {column: places_of(column, responses, critic.settings, action_R) for column in critic.columns}
-        if critic.settings.peers:
+        if isinstance(critic.settings, RidgeCriticConfig) and critic.settings.peers:
             beside_R = beside_states(trajectories, visits=critic.settings.visits)
             places = {
                 column: dataclasses.replace(each, beside=beside_R[responses.ids[each.tokens]])
@@ -199,7 +200,7 @@ class ValueTerm:
             weight = known * (step.mini_batches / (max(1, known.sum()) * len(critic.columns)))
             target = np.where(known, target, 0.0)
             parts.append((column, self.values.places[column], *map(as_tensor, (old, target, weight))))
-        learns = np.full(step.batch.num_trajectories, critic.learns_along)
+        learns, clip = np.full(step.batch.num_trajectories, critic.learns_along), critic.learned and critic.learned.clip
 
         def loss(given: Pass) -> tuple[torch.Tensor, dict[str, float]]:
             if not critic.learns_along:
@@ -213,14 +214,14 @@ class ValueTerm:
                 old, target, weight = (tensor[torch.from_numpy(reads)].to(device) for tensor in tensors)
                 value = critic.estimate(column, states.at(at.to(device), after=places.after))
                 error = (value - target) ** 2
-                if critic.settings.clip is not None:
-                    near = old + (value - old).clamp(-critic.settings.clip, critic.settings.clip)
+                if clip is not None:
+                    near = old + (value - old).clamp(-clip, clip)
                     bounded = (near - target) ** 2
                     clipped += float((weight * (bounded > error)).sum())
                     error = torch.maximum(error, bounded)
                 total = total + 0.5 * (weight * error).sum()
             told = {"value_loss": total.item()}
-            return total, told if critic.settings.clip is None else told | {"value_clipped_frac": clipped}
+            return total, told if clip is None else told | {"value_clipped_frac": clipped}
 
         return TermLoss(loss, learns, metrics)
 

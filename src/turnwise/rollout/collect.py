@@ -48,7 +48,7 @@ async def play(
     """
     trajectories = [start.trajectory() for start in starts]
     live = len(trajectories)
-    agents = agents_of(environments)
+    agents, tally = agents_of(environments), getattr(environments, "tally", None)
     how: Any = {"engine": engine, "fmt": fmt, "sampling": sampling, "max_context": max_context}
 
     async def play_one(place: int, trajectory: Trajectory) -> None:
@@ -61,7 +61,7 @@ async def play(
                 await agents.play(starts[place], number, trajectory, stride=stride or len(trajectories), **how)
             finally:
                 live -= 1
-            progress(live)
+            progress(live, trajectory)
             return
         context = make_context(fmt, number, window=window, stride=stride or len(trajectories))
         try:
@@ -98,9 +98,11 @@ async def play(
             here.close(number)
             engine.close([context.conversation])
             live -= 1
-        progress(live)
+        progress(live, trajectory)
 
-    def progress(live: int) -> None:
+    def progress(live: int, ended: Trajectory | None = None) -> None:
+        if tally and ended:
+            tally.add(ended)
         if on_turn:
             on_turn(live, len(trajectories))
 

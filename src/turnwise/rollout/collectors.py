@@ -3,21 +3,24 @@
 import inspect
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from turnwise.base.errors import ConfigError
+from turnwise.base.imports import import_callable
 from turnwise.base.register import COLLECTORS
 from turnwise.credit.options import check_names, unknown
 from turnwise.engines.base import Sampling
 from turnwise.environments.base import Task
 from turnwise.environments.hosts import Environments
-from turnwise.models.policy import Policy
 from turnwise.rollout.collect import play
 from turnwise.rollout.gate import OwnConversations, OwnEnvironments
 from turnwise.rollout.groups import Batch, Collector, Group
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.starts import Start
 from turnwise.rollout.trajectory import Trajectory
+
+if TYPE_CHECKING:
+    from turnwise.models.policy import Policy
 
 
 class Independent:
@@ -101,7 +104,9 @@ class Independent:
         return await play(starts=starts, fmt=policy.format, **how | more)
 
 
-def make_sampling(settings: RolloutConfig, policy: Policy, *, seed: int, temperature: float | None = None) -> Sampling:
+def make_sampling(
+    settings: RolloutConfig, policy: "Policy", *, seed: int, temperature: float | None = None
+) -> Sampling:
     """Make the sampling settings of a run; a given temperature sets top_p to 1."""
     return Sampling(
         max_new_tokens=settings.max_new_tokens,
@@ -120,11 +125,13 @@ def make_collector(settings: RolloutConfig, environments: Environments, task_nam
         ConfigError: The collector or an option of it is unknown, or an option does not fit.
     """
     name, options = settings.collector.name, settings.collector.model_extra or {}
-    if name not in COLLECTORS:
-        raise ConfigError(unknown("rollout.collector", name, COLLECTORS))
-    make = COLLECTORS[name]
+    if ":" not in name and name not in COLLECTORS:
+        raise ConfigError(f"{unknown('rollout.collector', name, COLLECTORS)} Your own is 'module:function'")
+    make = import_callable("rollout.collector", name) if ":" in name else COLLECTORS[name]
     parameters = inspect.signature(make).parameters.values()
     if not any(each.kind is each.VAR_KEYWORD for each in parameters):  # those check their options themselves
-        known = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
-        check_names(f"rollout.collector={name!r}", options, known)
+        own = {each.name: each for each in parameters if each.kind is each.KEYWORD_ONLY}
+        check_names(f"rollout.collector={name!r}", options, own)
+        if lacking := [option for option, each in own.items() if each.default is each.empty and option not in options]:
+            raise ConfigError(f"rollout.collector={name!r} needs the option {lacking[0]!r}")
     return make(environments, settings, task_name, **options)

@@ -37,7 +37,7 @@ class Copies:
     keeping = True
 
     def __init__(self, environments: CopyingEnvironments):
-        self._environments = environments
+        self._environments, self.tally = environments, getattr(environments, "tally", None)
         self._kept: dict[int, list[_Kept]] = {}
         self._keys = itertools.count(FIRST_COPY)
 

@@ -127,7 +127,7 @@ class OwnEnvironments:
 
     def __init__(self, environments: Environments):
         self._environments, self._numbers = environments, OwnNumbers()
-        self.agents = agents_of(environments)
+        self.agents, self.tally = agents_of(environments), getattr(environments, "tally", None)
 
     async def start(self, key: int, task: Task) -> Step:
         """Make the environment of a task and return its first step."""

@@ -83,7 +83,7 @@ def rows(trajectories: Sequence[Trajectory]) -> list[dict[str, Any]]:
             **_tokens(turn, known=bool(turn.prompt_ids or turn.response_ids) or not trajectory.turns),
             "behavior_entropies": turn.behavior_entropies,
             "version": turn.version,
-            "actor": turn.actor,
+            "actor": turn.extras.get("actor", ""),
             "end_key": _end_key(trajectory),
         }
         for index, trajectory in enumerate(trajectories)
@@ -255,7 +255,9 @@ def read_rollouts(path: Path) -> tuple[list[Trajectory], dict[str, np.ndarray]]:
             row |= {name: row[name] or [] for name in ("prompt_ids", "response_ids", "behavior_logprobs")}
             current.shared += stored in turns
             current.turns.append(turns.setdefault(stored, Turn(**{name: row[name] for name in of_turn})))
+            if row.get("actor"):
+                current.turns[-1].put(actor=row["actor"])
             if row.get("begun"):
-                current.turns[-1].begun, current.turns[-1].origin = row["begun"], turns.get(row["origin"])
+                current.turns[-1].put(begun=row["begun"], origin=turns.get(row["origin"]))
     further = [name for name in table.column_names if name not in (*SCHEMA.names, *trees)]
     return trajectories, {name: table[name].to_numpy().astype(np.float64) for name in further}

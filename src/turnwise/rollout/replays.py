@@ -1,16 +1,25 @@
 """Count the replays that diverge, and stop what needs replays where most of them do."""
 
-from collections.abc import Iterable
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any
 
-from turnwise.base.errors import RunError
+from turnwise.base.errors import ConfigError, RunError
+from turnwise.engines.models import Models
+from turnwise.environments.hosts import Environments, agents_of
 from turnwise.rollout.failures import placed_failure
-from turnwise.rollout.starts import REPLAY
+from turnwise.rollout.groups import OnTurn
+from turnwise.rollout.plays import play_starts
+from turnwise.rollout.settings import RolloutConfig
+from turnwise.rollout.starts import REPLAY, Start
 from turnwise.rollout.trajectory import Trajectory
 
 LEAST = 16
 """Replays before which no rate is judged."""
 MOST = 0.5
 """Share of replays that may diverge. Those that do are lost, which may prefer some outcomes to others."""
+CHECKED = 8
+"""Tasks that an agent plays twice before something that needs replays begins."""
 
 
 def is_diverged(trajectory: Trajectory) -> bool:
@@ -46,3 +55,62 @@ class Replays:
                 f"{MOST:.0%} may; `turnwise check-harness` (for an agent) or `turnwise check-env` says what varies; "
                 f"the last one: {self._last}"
             )
+
+
+def refuse_varying(
+    wanted: str,
+    models: Models,
+    starts: Sequence[Start],
+    environments: Environments,
+    settings: RolloutConfig,
+    *,
+    seed: int,
+    on_turn: OnTurn = None,
+) -> None:
+    """Let an agent play its first tasks twice with the same responses, and refuse one that mostly does not repeat.
+
+    Environments that are no agents declare whether they repeat, so nothing is played there.
+
+    Args:
+        wanted: What needs replays, for the error.
+        models: The policy with its engine.
+        starts: Tasks, of which the first are played.
+        environments: Where they are played.
+        settings: How responses are sampled.
+        seed: Seed of the draws.
+        on_turn: Progress callback.
+
+    Raises:
+        ConfigError: Most tasks went otherwise; the message has the rate and the first difference.
+    """
+    if not agents_of(environments):
+        return
+    how: Any = {"seed": seed, "on_turn": on_turn}
+    starts = starts[:CHECKED]
+    pairs = zip(starts, play_starts(models, starts, environments, settings, **how), strict=True)
+    good = [(start, first) for start, first in pairs if first.usable]
+    again = [
+        dataclasses.replace(start, turns=tuple(dataclasses.replace(turn, reward=0.0) for turn in first.turns))
+        for start, first in good
+    ]
+    differences = [
+        f"task {start.name}: {told}"
+        for (start, first), second in zip(good, play_starts(models, again, environments, settings, **how), strict=True)
+        if (told := _difference(first, second))
+    ]
+    if len(differences) > MOST * len(good):
+        same = len(good) - len(differences)
+        raise ConfigError(
+            f"{wanted} plays turns again, and the agent repeats in {same} of {len(good)} tasks "
+            f"({same / len(good):.0%}) that it plays twice with the same responses; {1 - MOST:.0%} are needed. "
+            f"`turnwise check-harness` says what varies; the first difference: {differences[0]}"
+        )
+
+
+def _difference(first: Trajectory, second: Trajectory) -> str:
+    """Say how a second play of the same turns differs; empty if it does not."""
+    if second.failure is not None:
+        return placed_failure(second) or second.failure
+    if len(second.turns) != len(first.turns):
+        return f"{len(first.turns)} calls, then {len(second.turns)}"
+    return f"reward {first.reward:g}, then {second.reward:g}" * (first.reward != second.reward)

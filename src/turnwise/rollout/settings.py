@@ -98,7 +98,8 @@ class RolloutConfig(Section):
     trajectories that fork from each other, by a rule such as "tree_grpo" (docs/how-to/branch.md). "arrol":
     trajectories that are pruned while they are generated (docs/how-to/branch.md). {name = "v0", least = ...,
     most = ..., sharpness = ...}: more of them for tasks that are predicted to teach more (docs/how-to/branch.md).
-    "self_play": matches of the policy against itself and others (docs/how-to/games.md)."""
+    "self_play": matches of the policy against itself and others (docs/how-to/games.md). Or your own as
+    "module:function" (docs/how-to/extend.md)."""
     select: SelectConfig = SelectConfig()
     """"epochs": all tasks in turn, in an order drawn anew each epoch. {name = "vade", observed_decay = ...,
     unobserved_decay = ...}: tasks that the policy sometimes solves."""

@@ -138,14 +138,15 @@ def fork(trajectory: Trajectory, turn: int, task: Task, token: int = 0) -> Start
 def begin_response(start: Start, turn: Turn) -> None:
     """Give the first response of a fork inside a response the tokens that it shares."""
     if start.begun is not None:
-        turn.origin, turn.begun = start.begun, start.token
+        turn.put(origin=start.begun, begun=start.token)
         turn.response_ids = start.begun.response_ids[: start.token]
         turn.behavior_logprobs = start.begun.behavior_logprobs[: start.token]
-        turn.behavior_state = start.begun.behavior_state
+        if "state" in (of := start.begun.extras):
+            turn.put(state=of["state"])
         if start.begun.behavior_entropies is not None:
             turn.behavior_entropies = start.begun.behavior_entropies[: start.token]
-        if start.begun.behavior_spreads is not None:
-            turn.behavior_spreads = start.begun.behavior_spreads[: start.token]
+        if "spreads" in of:
+            turn.put(spreads=of["spreads"][: start.token])
 
 
 async def begin(start: Start, key: int, environments: Environments, context: Context, fmt: Format) -> tuple[Step, bool]:

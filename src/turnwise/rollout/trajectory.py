@@ -4,7 +4,30 @@ import dataclasses
 from collections.abc import Hashable, Iterable
 from typing import Any
 
+import numpy as np
+
 from turnwise.engines.base import Generation
+
+
+class Extras(dict[str, Any]):
+    """What single features keep with a turn. Arrays do not count where turns are compared.
+
+    `actor`: name of the agent that gave the response, where a harness has several. `spreads`: how little the likeliest
+    tokens resembled each other at each place. `state`: hidden state that the first token was sampled from. `origin` and
+    `begun`: see `Turn`. `learned`: an earlier step has learned from the response. `actor`, `origin` and `begun` are
+    recorded.
+    """
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, dict) and self._compared() == Extras(other)._compared()
+
+    def _compared(self) -> dict[str, Any]:
+        return {name: value for name, value in self.items() if not isinstance(value, np.ndarray)}
+
+
+NO_EXTRAS = Extras()
 
 
 @dataclasses.dataclass(slots=True)
@@ -24,11 +47,8 @@ class Turn:
         behavior_entropies: Entropies of the tokens' distributions when sampled (nats), if the engine measured them.
         fresh: The prompt does not continue the previous turn; a first turn counts as fresh in any case.
         version: Training steps behind the weights that sampled the response.
-        actor: Name of the agent that gave the response, where a harness has several; empty: it has one.
-        behavior_spreads: How little the likeliest tokens resembled each other at each place, if asked; not recorded.
-        behavior_state: Hidden state that the first token was sampled from, if the engine told; not recorded.
-        origin, begun: Turn whose first tokens begin the response, and their number; None: all of it was generated.
-        learned: An earlier step has learned from the response.
+        extras: What single features keep with the turn, by the names that `Extras` lists. Never changed in place: turns
+            made from this one have the same.
     """
 
     observation: str
@@ -43,12 +63,22 @@ class Turn:
     fresh: bool = False
     behavior_entropies: list[float] | None = None
     version: int = 0
-    actor: str = ""
-    behavior_spreads: list[float] | None = None
-    behavior_state: Any = dataclasses.field(default=None, compare=False)  # an array
-    origin: "Turn | None" = None
-    begun: int = 0
-    learned: bool = False
+    extras: "Extras" = dataclasses.field(default_factory=lambda: NO_EXTRAS)
+
+    def put(self, **extras: Any) -> "Turn":
+        """Keep what a feature knows of the turn; returns the turn."""
+        self.extras = Extras({**self.extras, **extras})
+        return self
+
+    @property
+    def origin(self) -> "Turn | None":
+        """Turn whose first tokens begin the response; None: all of it was generated."""
+        return self.extras.get("origin")
+
+    @property
+    def begun(self) -> int:
+        """Number of these first tokens."""
+        return self.extras.get("begun", 0)
 
     @property
     def num_generated(self) -> int:
@@ -57,13 +87,14 @@ class Turn:
 
     def add(self, made: Generation) -> None:
         """Add what an engine generated to the response."""
-        self.behavior_state = self.behavior_state if self.response_ids else made.state
+        if made.state is not None and not self.response_ids:
+            self.put(state=made.state)
         self.response_ids += made.token_ids
         self.behavior_logprobs += made.logprobs
         if made.entropies is not None:
             self.behavior_entropies = [*(self.behavior_entropies or ()), *made.entropies]
         if made.spreads is not None:
-            self.behavior_spreads = [*(self.behavior_spreads or ()), *made.spreads]
+            self.put(spreads=[*self.extras.get("spreads", ()), *made.spreads])
         self.truncated, self.version = made.truncated, made.version
 
 

@@ -9,7 +9,8 @@ from turnwise.credit.methods.build import build_method, named_method
 from turnwise.credit.trace import Trace
 from turnwise.credit.transform import Transform, chain
 from turnwise.credit.transforms import add_penalty
-from turnwise.credit.transforms.selection import leave_out_learned
+from turnwise.credit.transforms.selection import leave_out_learned, match_dose
+from turnwise.objective.settings import UpdateConfig
 
 
 class Credit:
@@ -43,9 +44,17 @@ class Credit:
         self._state = state
 
 
-def make_transform(method: MethodConfig, windows: bool = False) -> Transform:
-    """Build the method of a recipe, then the penalty for invalid responses; with `windows`, learn from each once."""
-    return chain(build_method(method.name, method.model_extra or {}), add_penalty(), *[leave_out_learned()] * windows)
+def make_transform(method: MethodConfig, windows: bool = False, update: UpdateConfig | None = None) -> Transform:
+    """Build the method of a recipe, then the penalty for invalid responses.
+
+    Args:
+        method: The method.
+        windows: Whether to learn from each response once.
+        update: Section that may bound the dose of a step.
+    """
+    dose = [match_dose(share=update.dose, by=update.dose_by)] if update and update.dose else []
+    own = build_method(method.name, method.model_extra or {})
+    return chain(own, add_penalty(), *[leave_out_learned()] * windows, *dose)
 
 
 def named_transform(name: str) -> Transform:

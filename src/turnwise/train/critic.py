@@ -14,7 +14,14 @@ from turnwise.engines.models import NamedModel
 from turnwise.measures.plan import Plan
 from turnwise.models.critic import Critic, bootstraps
 from turnwise.models.policy import Policy, autocast
-from turnwise.models.settings import CriticConfig, ModelConfig, is_missing_folder
+from turnwise.models.settings import (
+    CriticConfig,
+    HeadCriticConfig,
+    LearnedCriticConfig,
+    ModelConfig,
+    ModelCriticConfig,
+    is_missing_folder,
+)
 from turnwise.objective.differences import action_error, state_error
 from turnwise.objective.gradient import Budget
 from turnwise.objective.settings import UpdateConfig
@@ -31,11 +38,12 @@ def critic_columns(settings: CriticConfig | None, plan: Plan) -> tuple[str, ...]
     """Return the columns that the critic of a run estimates; none without a critic.
 
     Raises:
-        ConfigError: No method or measure reads the columns of the critic, or the folder of its model is missing.
+        ConfigError: There is a critic, but no method or measure reads its columns, or the folder of its model is
+            missing.
     """
     if settings is None:
         return ()
-    if is_missing_folder(settings.name):  # else said after the warm start
+    if isinstance(settings, ModelCriticConfig) and is_missing_folder(settings.name):  # else said after the warm start
         raise ConfigError(
             f"critic.name={settings.name!r}: there is no such folder; expected 'policy', 'tiny', the folder of a "
             "model, or a name on the hub"
@@ -49,7 +57,7 @@ def critic_columns(settings: CriticConfig | None, plan: Plan) -> tuple[str, ...]
         )
     if bootstraps(settings, columns):
         _refuse_what_does_not_bootstrap(settings, columns)
-    elif settings.transitions != CriticConfig().transitions:
+    elif isinstance(settings, LearnedCriticConfig) and settings.transitions != HeadCriticConfig().transitions:
         raise ConfigError(
             f"critic.transitions={settings.transitions} has no effect: no earlier turns are learned from without "
             "method='archer' and critic.target='method'; remove it"
@@ -65,14 +73,14 @@ def _refuse_what_does_not_bootstrap(settings: CriticConfig, columns: tuple[str, 
             f"the critic's value_action and value learn from each other alone, but its columns differ by "
             f"{', '.join(others)}; remove what reads or fills these in another way, or set critic.target=return"
         )
-    possible = {"kind": settings.kind != "ridge", "clip": settings.clip is None, "read": settings.read == "before"}
-    possible["trunk_gradient"] = not settings.trunk_gradient
-    for field, fits in possible.items():
-        if not fits:
-            default = getattr(CriticConfig(), field)
+    default = HeadCriticConfig()
+    for field in ("kind", "clip", "read", "trunk_gradient"):
+        wished = getattr(default, field)
+        given = getattr(settings, field, wished)
+        if given != wished and given != "model":
             raise ConfigError(
-                f"critic.{field}={getattr(settings, field)!r} does not work with temporal differences (value_action); "
-                f"expected {default!r}, or critic.target=return"
+                f"critic.{field}={given!r} does not work with temporal differences (value_action); expected "
+                f"{wished!r}, or critic.target=return"
             )
 
 
@@ -120,7 +128,7 @@ def teach_alone(
     """
     critic, old = value.critic, value.transitions
     told: dict[str, float] = {}
-    if critic.optimizer is None:
+    if critic.learned is None:
         return told
     fresh, shortest, matters_N = Turns.of_step(sequences, batch), sequences.shortest, term.matters_N
     drawing = generator
@@ -129,7 +137,7 @@ def teach_alone(
         drawing, matters_N = old.generator(step), np.ones(batch.num_trajectories, dtype=bool)
         told["transitions"] = float(len(old))
     instead = critic.bootstraps or step <= critic.settings.warmup_steps
-    for _ in range(critic.settings.extra_epochs + settings.epochs * instead):
+    for _ in range(critic.learned.extra_epochs + settings.epochs * instead):
         losses, norms = [], []
         for part in mini_batches(matters_N, sequences.whole_trees(None), settings.mini_batches, generator):
             learn = functools.partial(_from_targets, critic, term, sequences, precision, part)

@@ -10,9 +10,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from turnwise.base.errors import guide
+from turnwise.base.heartbeat import EVERY_S, Heartbeat, told
 from turnwise.base.terminal import is_tenth, make_console, print_table
 from turnwise.train.folder import RunFolder
-from turnwise.train.heartbeat import EVERY_S, Heartbeat
 
 LIVE_ROWS = 8
 """Steps shown in the live table."""
@@ -127,8 +127,8 @@ class ConsoleDisplay(Display):
             self._rows.append((step, numbers, note))
             self._advance("training", step, steps, "")
         else:
-            told = [f"{name} {numbers[name]}" for name in LOGGED if name in numbers]
-            self._line("training", step, steps, "  ".join([*told, note] if note else told))
+            shown = [f"{name} {numbers[name]}" for name in LOGGED if name in numbers]
+            self._line("training", step, steps, "  ".join([*shown, note] if note else shown))
         self._explain(step, steps, metrics)
 
     def evaluation(self, step: int, metrics: Mapping[str, float], failure: str = "") -> None:
@@ -158,7 +158,10 @@ class ConsoleDisplay(Display):
         if len(table) > 1:  # evaluations can be off
             print_table(table, title=f"{folder.path}: {label}", file=self.console.file)
         signals = [record["credit/signal_frac"] for record in records if "credit/signal_frac" in record]
-        if signals and not any(signals):
+        idle = signals.count(0)
+        if 0 < idle < len(signals):
+            self._print(f"no signal in {idle} of {len(signals)} steps: returns differed within none of their groups")
+        elif idle:
             self._print(
                 f"returns within groups did not differ in any of {len(signals)} steps: methods that compare within "
                 "groups learned only from penalties. Try larger groups, easier tasks, or a longer warm start; see "
@@ -194,7 +197,7 @@ class ConsoleDisplay(Display):
         self._print(f"{name} {done}/{total}  {note}".rstrip())
 
     def _print(self, text: str) -> None:
-        self._heartbeat.told()
+        told()
         self.console.print(text, highlight=False, soft_wrap=True)
 
     def _now(self, what: str, done: int, total: int) -> None:

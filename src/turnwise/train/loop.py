@@ -10,9 +10,11 @@ from turnwise.base.stopping import Stop, Stopped, stoppable
 from turnwise.config import Config
 from turnwise.credit.metrics import credit_metrics
 from turnwise.credit.trace import Trace
+from turnwise.models.adapters import roles_of
 from turnwise.rollout.experience import Experience
 from turnwise.rollout.failures import placed_failure
 from turnwise.rollout.record import write_rollouts
+from turnwise.rollout.roles import by_role
 from turnwise.train.clock import Clock
 from turnwise.train.display import Display
 from turnwise.train.diverged import kept_for_inspection, refuse_diverged
@@ -71,14 +73,16 @@ def take_step(run: Run) -> None:
         refuse_diverged(run.folder, step, [each.failure for each in experience.trajectories])
         metrics = {f"rollout/{name}": value for name, value in experience.metrics.items()}
         if experience.used:
+            learned_from, order = by_role(experience, roles_of(run.models.policy.policy.model))
             with clock("measure"):
-                measured = run.measure(experience.used, experience.tasks)
+                measured = run.measure(learned_from.used, learned_from.tasks)
             with clock("credit"):
                 credit = run.method.update(measured.batch)
-            with clock("update"), kept_for_inspection(run.folder, step, experience, run.models.weights):
+            with clock("update"), kept_for_inspection(run.folder, step, learned_from, run.models.weights):
                 learned = _update(run, measured, credit, step)
             metrics |= _learned_metrics(measured, credit, learned, run.learner.budget.halvings)
             columns = {name: measured.batch.columns[name] for name in run.measures.recorded} | credit.columns
+            columns = {name: values[order] for name, values in columns.items()}
     with clock("weights"):
         run.models.publish(step)  # without an update too, since a resumed run has the version of its checkpoint
     write_rollouts(run.folder.table("rollouts", step), experience.trajectories, experience.recorded(columns))

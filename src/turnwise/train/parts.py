@@ -1,14 +1,17 @@
 """Make parts of a run from sections of its recipe."""
 
 from collections.abc import Collection, Sequence
+from typing import Any
 
 import torch
 
 from turnwise.credit.transform import Transform
 from turnwise.engines.settings import EngineConfig
 from turnwise.measures.plan import Plan, plan_measures
+from turnwise.models.adapters import adapter_weights, roles_of
 from turnwise.models.policy import Policy, slow_precision_note, trainable
 from turnwise.models.pretrained import check_smollm2
+from turnwise.models.remote import RemoteModel, RemoteOptimizer
 from turnwise.models.settings import ModelConfig
 from turnwise.objective.gradient import Budget
 from turnwise.objective.inert import inert_note
@@ -34,9 +37,8 @@ def make_plan(
     Raises:
         ConfigError: No measure provides a required column.
     """
-    reports = () if engine.name == "server" else ("entropies",)
     needs = {f"method {label!r}": transform.needs, **objective.needs}
-    return plan_measures(needs, scoring=update.scoring, further=further, engine_reports=reports, models=models)
+    return plan_measures(needs, scoring=update.scoring, further=further, engine_reports=engine.reports, models=models)
 
 
 def check_model(model: ModelConfig) -> None:
@@ -49,12 +51,16 @@ def check_model(model: ModelConfig) -> None:
         check_smollm2()
 
 
-def make_optimizer(policy: Policy, update: UpdateConfig) -> torch.optim.Optimizer:
-    """Create AdamW over the trainable weights."""
-    on_cuda = policy.model.device.type == "cuda"
-    return torch.optim.AdamW(
-        trainable(policy.model), lr=update.learning_rate, weight_decay=update.weight_decay, fused=on_cuda
-    )
+def make_optimizer(policy: Policy, update: UpdateConfig) -> Any:
+    """Create AdamW over the trainable weights; each role's adapter is a group of its own.
+
+    For weights on a server it is what stands for the server's.
+    """
+    if isinstance(policy.model, RemoteModel):
+        return RemoteOptimizer()
+    on_cuda, roles = policy.model.device.type == "cuda", roles_of(policy.model)
+    weights = [{"params": adapter_weights(policy.model, role)} for role in roles] or trainable(policy.model)
+    return torch.optim.AdamW(weights, lr=update.learning_rate, weight_decay=update.weight_decay, fused=on_cuda)
 
 
 def make_learner(
@@ -68,7 +74,8 @@ def make_learner(
         context: The run.
         value: Loss term of the critic, if there is one.
     """
-    config, own = context.config, next((make for each in extensions if (make := each.learner())), Learner)
+    config = context.config
+    own = next((make for each in extensions if (make := each.learner())), config.engine.learner() or Learner)
     return own(
         objective,
         config.update,

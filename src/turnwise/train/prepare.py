@@ -8,21 +8,23 @@ from turnwise.base.blocking import make_loop
 from turnwise.base.cache import check_writable
 from turnwise.base.stopping import Stop
 from turnwise.config import Config
-from turnwise.engines.build import check_engine, make_engine
+from turnwise.engines.build import make_engine
 from turnwise.engines.models import Models, NamedModel
 from turnwise.environments.suites import make_suite, tasks_of
-from turnwise.measures.verdict import check_environment, refuse_idle
+from turnwise.measures.verdict import check_environment
 from turnwise.models.policy import freeze_but_norms
 from turnwise.objective.build import make_objective
 from turnwise.objective.values import ValueTerm
 from turnwise.rollout.experience import Steps
 from turnwise.rollout.gate import Gate, VisitedEngine, VisitedEnvironments
 from turnwise.rollout.pool import Pool
+from turnwise.rollout.tally import Tally
 from turnwise.train.checkpoint import checkpoints, load_parts
 from turnwise.train.credit import Credit, make_transform
 from turnwise.train.critic import critic_columns, make_critic
 from turnwise.train.display import Display
 from turnwise.train.extension import Context, make_collectors, make_extensions, make_players
+from turnwise.train.fit import check_agent, refuse_unfit
 from turnwise.train.folder import RunFolder
 from turnwise.train.held_out import evaluate_held_out
 from turnwise.train.parts import check_model, make_learner, make_optimizer, make_plan, notes
@@ -40,7 +42,7 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     Raises:
         TurnwiseError: The run cannot start as configured. Nothing that exists was changed.
     """
-    check_engine(config.engine)
+    config.engine.check()
     check_trackers(config.log)
     if resume is None:
         check_model(config.model)
@@ -54,7 +56,8 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     extensions = make_extensions(context)
     for each in extensions:
         each.check()
-    transform, terms = make_transform(config.method, rollout.learns_played), [t for e in extensions for t in e.terms()]
+    transform = make_transform(config.method, rollout.learns_played, config.update)
+    terms = [t for e in extensions for t in e.terms()]
     objective, value = make_objective(config.update, *terms), None
     optional = config.optional_models
     measures = make_plan(transform, objective, config.update, config.engine, config.label, config.measures, optional)
@@ -62,10 +65,11 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     loop = make_loop(apart=rollout.max_lag > 0, lasting=rollout.step_budget is not None)
     held.callback(loop.close)
     estimated = critic_columns(config.critic, measures)
-    refuse_idle(optional, measures)
+    refuse_unfit(measures, optional, config.model.adapters)
     inside = make_players(extensions, context)
+    inside.tally = tally = Tally()  # pyright: ignore[reportAttributeAccessIssue]
+    display.watch(tally.__str__)
     environments = VisitedEnvironments(inside, loop)
-    display.watch(getattr(inside, "tally", str))
     collector = make_collectors(extensions, context, environments)
     source: Steps = Pool(tasks, rollout, seed, last_step=config.run.steps, loop=loop, environments=inside)
     for each in extensions:
@@ -124,6 +128,7 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
         load_parts(run.parts, states)
     run.complete(step)
     run.models.publish(step)
+    check_agent(run, tasks)
     if not checkpoints(folder):
         with stop.deferred():
             run.save()
@@ -131,5 +136,5 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     if run.evaluation_is_due and step not in evaluated:  # a new run, or one that ended during an evaluation
         evaluate_held_out(run)
     if "reference" in measures.models:
-        run.models = Models(**models, reference=NamedModel(first_policy(folder, device)))
+        run.models = Models(**models, reference=NamedModel(first_policy(folder, device, config.engine)))
     return run

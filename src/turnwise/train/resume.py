@@ -6,7 +6,9 @@ import torch
 
 from turnwise.base.errors import ConfigError, RunError
 from turnwise.config import ModelConfig, RunConfig
+from turnwise.engines.settings import EngineConfig
 from turnwise.models.policy import Policy, choose_trainable
+from turnwise.models.remote import RemoteModel
 from turnwise.train.checkpoint import checkpoint_at, checkpoints, latest_checkpoint, load_checkpoint, remove_old
 from turnwise.train.folder import RunFolder, by_step
 
@@ -44,9 +46,11 @@ def last_state(folder: RunFolder, model: ModelConfig, *, keep: int) -> tuple[int
     return step, policy, states
 
 
-def first_policy(folder: RunFolder, device: torch.device) -> Policy:
+def first_policy(folder: RunFolder, device: torch.device, engine: EngineConfig) -> Policy:
     """Load the policy after the warm start, the reference of the KL term and of methods."""
     policy = load_checkpoint(checkpoint_at(folder, 0), to_play=True)[1]
+    if isinstance(policy.model, RemoteModel):
+        policy.model.connect(engine, policy.max_context)
     policy.model.to(device).requires_grad_(False)  # pyright: ignore[reportArgumentType]
     return policy
 

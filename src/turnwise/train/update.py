@@ -12,9 +12,9 @@ import torch
 from turnwise.base.streams import Stream
 from turnwise.credit.batch import Batch
 from turnwise.credit.trace import Trace
-from turnwise.models.policy import autocast, trainable
+from turnwise.models.policy import autocast
 from turnwise.models.settings import ModelConfig
-from turnwise.objective.gradient import Budget, culprits, damp, norm_of_gradient
+from turnwise.objective.gradient import Budget, clip_groups, culprits, damp, norm_of_gradient
 from turnwise.objective.objective import Objective, StepLoss
 from turnwise.objective.settings import UpdateConfig
 from turnwise.objective.terms import Loss, Pass, StepView
@@ -150,7 +150,7 @@ class Learner:
                     damping["clip_damping"] = 1 / max(1.0, norm_of_gradient(model))
                 sums = spend(functools.partial(accumulate, part, objective.loss)) | damping
                 damp(model, damping.get("clip_damping", 1.0))
-                norm = torch.nn.utils.clip_grad_norm_(trainable(model), settings.max_grad_norm)
+                norm = clip_groups(optimizer, settings.max_grad_norm)
                 finite = math.isfinite(sums["loss"]) and math.isfinite(norm)
                 if critic and critic.learns_along and finite:
                     sums["critic_grad_norm"] = critic.step()
@@ -163,7 +163,7 @@ class Learner:
                     before_change()
                     changed = True
                 optimizer.step()
-                for name, value in (sums | {"grad_norm": float(norm)}).items():
+                for name, value in (sums | {"grad_norm": norm}).items():
                     totals[name] = totals.get(name, 0.0) + value / num_steps
         model.eval()
         return totals | told

@@ -1,5 +1,6 @@
 """Warm-start a policy by supervised learning on expert demonstrations of the training tasks, and on corrections."""
 
+import dataclasses
 import hashlib
 import json
 import math
@@ -19,9 +20,11 @@ from turnwise.base.register import CONVERSATIONS, find
 from turnwise.base.streams import Stream
 from turnwise.config import Config, ModelConfig
 from turnwise.environments.suites import CorrectingSuite, Suite, TeachingSuite
+from turnwise.models.adapters import begin_alike, roles_of, use_adapter
 from turnwise.models.policy import Policy, autocast, choose_trainable, load_policy, trainable, trainable_norms
 from turnwise.models.pretrained import pretrained_policy
-from turnwise.models.settings import PromptConfig
+from turnwise.models.remote import RemoteModel
+from turnwise.models.settings import TINY, PromptConfig
 from turnwise.models.tiny import tiny_policy
 from turnwise.models.tiny_chat import tiny_chat_policy
 from turnwise.objective.gradient import Budget
@@ -66,7 +69,10 @@ def warm_policy(
             f"turnwise.environments.suites), or set {other}"
         )
     teaching = cast(CorrectingSuite, suite)
-    policy = _new_policy(config.model, config.prompt, config.run.seed, teaching, recorded or [], texts)
+    remote = config.engine.remote and config.engine.remote()
+    policy = _new_policy(config.model, config.prompt, config.run.seed, teaching, recorded or [], texts, remote)
+    if remote:
+        remote.connect(config.engine, policy.max_context)
     choose_trainable(policy.model, config.model)
     if config.update.only_norms:
         trainable_norms(policy.model)  # raises before the warm start, which takes long
@@ -78,6 +84,8 @@ def warm_policy(
         demos = of_conversations(how, policy, recorded, on_demonstration=on_demonstration)
     else:
         demos = demonstrations(how, policy, teaching, on_demonstration=on_demonstration)
+    if remote:  # the server may not be there when a cache is read
+        return _on_server(policy, demos, how, teaching, on_demonstration, on_step, on_turn), False
     folders = [cache_folder() / "warmstart" / key for key in _keys(how, policy, demos)]
     if (kept := _cached(folders[-1], config.model, device)) is not None:
         return kept, True
@@ -102,15 +110,33 @@ def _new_policy(
     suite: TeachingSuite,
     recorded: Sequence[Any],
     texts: Sequence[str],
+    remote: RemoteModel | None = None,
 ) -> Policy:
-    """Make the policy that the warm start begins with; `texts` are what its store shows it."""
+    """Make the policy that the warm start begins with.
+
+    `texts` are what its store shows it; `remote` stands for weights that lie on a server.
+    """
+    if remote and model.name in TINY:
+        return dataclasses.replace(_new_policy(model, prompt, seed, suite, recorded, texts), model=remote)  # pyright: ignore
     if model.name == "tiny":
         return tiny_policy(suite.words(), model, seed=seed, plan=prompt.plan, texts=texts)
     if model.name == "tiny-chat":
         if not recorded:
             raise ConfigError("model.name='tiny-chat' has the vocabulary of warmstart.demonstrations; set it to a file")
         return tiny_chat_policy([*texts, *(text for each in recorded for text in each.texts)], model, prompt, seed=seed)
-    return pretrained_policy(model, prompt, seed=seed)
+    return pretrained_policy(model, prompt, seed=seed, remote=remote)
+
+
+def _on_server(
+    policy: Policy, demos: list[Demonstration], how: Teaching, suite: CorrectingSuite, *reports: Any
+) -> Policy:
+    """Imitate demonstrations, and corrections of every round of DAgger, on the server that has the weights."""
+    on_demonstration, on_step, on_turn = reports
+    for number in range(1 + how.settings.dagger_rounds):
+        if number:
+            demos += corrections(how, policy, suite, number, on_demonstration=on_demonstration, on_turn=on_turn)
+        imitate(policy, demos, how, number=number, on_step=on_step)
+    return policy
 
 
 def _cached(folder: Path, settings: ModelConfig, device: torch.device | None) -> Policy | None:
@@ -172,6 +198,14 @@ def imitate(
     steps, before, total = lengths[number], sum(lengths[:number]), sum(lengths)
     budget = Budget(how.max_tokens)
     generator = np.random.default_rng([how.seed, Stream.WARM_START_BATCHES, number])
+    if isinstance(model, RemoteModel):
+        for step, batch in enumerate(_by_length_batches(demos, settings.batch_size, steps, generator)):
+            loss = model.imitate([demos[i] for i in batch], settings.learning_rate * _schedule(step / steps))
+            if on_step:
+                on_step(before + step + 1, total, loss)
+        return
+    if roles := roles_of(model):
+        use_adapter(model, roles[0])
     optimizer = torch.optim.AdamW(trainable(model), lr=settings.learning_rate, weight_decay=0.01)
     model.train()
     for step, batch in enumerate(_by_length_batches(demos, settings.batch_size, steps, generator)):
@@ -202,6 +236,7 @@ def imitate(
             on_step(before + step + 1, total, loss)
     optimizer.zero_grad()
     model.eval()
+    begin_alike(model)
 
 
 def _micro_batches(demos: Sequence[Demonstration], max_tokens: int) -> Iterator[list[Demonstration]]:

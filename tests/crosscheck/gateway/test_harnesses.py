@@ -1,4 +1,4 @@
-"""Agents of other packages through our gateway: their clients understand it, and their histories continue.
+"""Clients of other packages understand our gateway, and their histories continue; agents: tests/crosscheck/agents.
 
     make crosscheck-gateway
 
@@ -136,29 +136,6 @@ def test_streams_errors_and_models_of_the_openai_package():
         assert raised.value.code == "context_length_exceeded"
 
 
-def test_an_agent_of_smolagents_plays_a_trajectory():
-    smolagents = pytest.importorskip("smolagents", reason="see benchmarks/requirements-gateway.txt")
-    from smolagents import tool  # warns where it is written as smolagents.tool
-
-    @tool
-    def look(place: str) -> str:
-        """Look at a place.
-
-        Args:
-            place: The place.
-        """
-        return f"{place} has a cat"
-
-    with session(call_of("look", place="attic"), call_of("final_answer", answer="a cat")) as (address, recorded):
-        model = smolagents.OpenAIModel(model_id="policy", api_base=address, api_key=KEY)
-        agent = smolagents.ToolCallingAgent(tools=[look], model=model, max_steps=3, verbosity_level=0)
-        assert agent.run("What is in the attic?") == "a cat"
-        model.client.close()
-        turns = recorded.trajectory.turns
-    assert len(turns) == 2
-    assert "attic has a cat" in turns[1].observation
-
-
 FLAT = {"type": "function", "strict": False, **LOOK["function"]}
 
 
@@ -216,27 +193,3 @@ def test_the_anthropic_package_continues_every_turn():
     assert (text, last.stop_reason) == ("A cat.", "end_turn")
     assert [turn.fresh for turn in turns] == [True, False]
     assert last.usage.output_tokens == len(turns[1].response_ids)
-
-
-def test_an_agent_of_pydantic_ai_plays_a_trajectory():
-    pytest.importorskip("pydantic_ai", reason="see benchmarks/requirements-gateway.txt")
-    from pydantic_ai import Agent
-    from pydantic_ai.models.openai import OpenAIChatModel
-    from pydantic_ai.providers.openai import OpenAIProvider
-
-    async def play(address: str) -> str:
-        async with openai.AsyncOpenAI(base_url=address, api_key=KEY, max_retries=0) as client:
-            agent = Agent(OpenAIChatModel("policy", provider=OpenAIProvider(openai_client=client)))
-
-            @agent.tool_plain
-            def look(place: str) -> str:
-                """Look at a place."""
-                return f"{place} has a cat"
-
-            return (await agent.run("What is in the attic?")).output
-
-    with session(call_of("look", place="attic"), "A cat.") as (address, recorded):
-        assert asyncio.run(play(address)) == "A cat."
-        turns = recorded.trajectory.turns
-    assert [turn.fresh for turn in turns] == [True, False]
-    assert turns[1].observation == "attic has a cat"

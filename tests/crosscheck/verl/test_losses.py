@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from turnwise.credit.segments import Segments
-from turnwise.extensions.token_rules import clip_cov, kl_cov
+from turnwise.extensions.token_rules.covariance import clip_cov, kl_cov
 from turnwise.objective.token_rules import StepTokens
 
 pytestmark = pytest.mark.crosscheck

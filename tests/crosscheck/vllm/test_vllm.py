@@ -14,7 +14,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,11 +50,20 @@ MODEL = {"hidden_size": 64, "num_heads": 2}  # vLLM wants heads of 32 or more
 class Server:
     """vLLM in a process group of its own."""
 
-    def __init__(self, folder: Path, dtype: str = "float32", *, logprobs: str = "processed_logprobs"):
+    def __init__(
+        self,
+        folder: Path,
+        dtype: str = "float32",
+        *,
+        logprobs: str = "processed_logprobs",
+        more: Sequence[str] = (),
+        variables: Mapping[str, str] | None = None,
+    ):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
         self.folder, self.dtype, self.logprobs = folder, dtype, logprobs
+        self.more, self.variables = more, variables or {}
         if not (folder / "model").exists():
             policy = tiny_policy(Colors.words(), small_config(folder, model=MODEL).model, seed=9)
             policy.save(folder / "model")
@@ -88,6 +97,7 @@ class Server:
             "--max-num-seqs",
             "64",
             "--enforce-eager",
+            *self.more,
         ]
         environment = {
             **os.environ,
@@ -95,6 +105,7 @@ class Server:
             "VLLM_CPU_KVCACHE_SPACE": "1",
             "VLLM_NO_USAGE_STATS": "1",
             "HF_HUB_OFFLINE": "1",
+            **self.variables,
         }
         with open(self.folder / "server.log", "ab") as log:
             self.process = subprocess.Popen(

@@ -3,7 +3,7 @@ import random
 from turnwise.environments.words import split_words
 from turnwise.worlds.alfworld.engine import Engine
 from turnwise.worlds.alfworld.generate import SIZES, generate_game
-from turnwise.worlds.alfworld.vocabulary import MAX_NUMBER, words
+from turnwise.worlds.alfworld.suite import MAX_NUMBER, words
 
 BUSY = ("take", "open", "slice", "heat", "clean", "cool", "use", "examine")
 

@@ -22,7 +22,6 @@ from turnwise.lab.diagnostics.fidelity import cosine, group_sums, measure_fideli
 from turnwise.lab.diagnostics.values import Truth, continue_histories, true_advantages
 from turnwise.rollout.starts import Start
 from turnwise.rollout.trajectory import Trajectory, Turn
-from turnwise.worlds.crossroads.environment import CrossroadsEnvironment
 from turnwise.worlds.crossroads.knobs import ROADS, SETTINGS, Knobs, read_knobs
 from turnwise.worlds.crossroads.road import (
     Road,
@@ -32,6 +31,7 @@ from turnwise.worlds.crossroads.road import (
     exact_advantages,
     exact_values,
 )
+from turnwise.worlds.crossroads.suite import CrossroadsEnvironment
 
 HARD = {"turns": 6, "critical": 2, "slip": 0.2, "delay": 2, "roads": 3, "start_success": 0.4, "follow": 0.5}
 """Small, with every source of randomness."""

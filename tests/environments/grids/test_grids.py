@@ -13,8 +13,7 @@ from turnwise.environments.suites import make_suite
 from turnwise.environments.words import split_words
 from turnwise.worlds.grids.base import Map
 from turnwise.worlds.grids.frozen_lake import GAME, random_lake
-from turnwise.worlds.grids.rooms import random_room, read_map
-from turnwise.worlds.grids.sokoban import SokobanEnvironment
+from turnwise.worlds.grids.sokoban import SokobanEnvironment, random_room, read_map
 
 pytest.importorskip("gymnasium", reason=reason("gymnasium"))
 

@@ -15,9 +15,7 @@ from turnwise.environments.suites import make_suite
 from turnwise.environments.words import split_words
 from turnwise.train.loop import train
 from turnwise.worlds.helpdesk.desk import MOST_TURNS, QUESTIONS, draw_desk
-from turnwise.worlds.helpdesk.environment import HelpdeskEnvironment
-from turnwise.worlds.helpdesk.suite import written
-from turnwise.worlds.helpdesk.tools import TOOLS, call_tool, read_call
+from turnwise.worlds.helpdesk.suite import TOOLS, HelpdeskEnvironment, call_tool, read_call, written
 
 ALL = tuple(QUESTIONS)
 

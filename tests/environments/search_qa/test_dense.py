@@ -14,9 +14,8 @@ from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 from turnwise.base.errors import ConfigError
 from turnwise.environments.check import check_environment
-from turnwise.worlds.search_qa.dense import Dense
 from turnwise.worlds.search_qa.files import Passage, find_file, load_corpus, load_questions
-from turnwise.worlds.search_qa.retrieval import Bm25
+from turnwise.worlds.search_qa.retrieval import Bm25, Dense
 
 WORDS = ["[PAD]", "[UNK]", *["a", "b", "c", "d", "e", "f", "g", "h"]]
 PASSAGES = [Passage(str(n), "a", text) for n, text in enumerate(["b c d e f g h", "b", "c c c", "d e", "b"])]

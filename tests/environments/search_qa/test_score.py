@@ -2,7 +2,7 @@
 
 import pytest
 
-from turnwise.worlds.search_qa.score import exact_match, f1, normalise
+from turnwise.worlds.search_qa.environment import exact_match, f1, normalise
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,10 @@ from turnwise.models.tiny import tiny_policy, word_tokenizer
 from turnwise.train.evaluation.play import panel
 from turnwise.worlds.seats.base import CHANCE, ENDED, POLICY, ROLES, Deal
 from turnwise.worlds.seats.boards import ConnectFour, TicTacToe
-from turnwise.worlds.seats.equilibrium import solve
 from turnwise.worlds.seats.match import MatchEnvironment
 from turnwise.worlds.seats.poker import KUHN, LEDUC
 from turnwise.worlds.seats.suite import GAMES, Seats
+from turnwise.worlds.seats.tree import solve
 
 
 def suite(max_steps: int = 21, **options) -> Seats:

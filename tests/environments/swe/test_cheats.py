@@ -11,7 +11,7 @@ from tests.environments.swe.cheats import BESIDE, all_cheats
 from tests.environments.swe.conftest import FIX, RIGHT, TESTS, WRONG, called, suite, task, write
 from tests.needs import skip_without
 
-from turnwise.worlds.swe.guard import graded_changes
+from turnwise.worlds.swe.grade import graded_changes
 from turnwise.worlds.swe.patches import half_patch, make_patch, touched
 
 MODULE = "shapes/__init__.py"

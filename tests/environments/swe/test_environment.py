@@ -10,8 +10,8 @@ from turnwise.base.errors import ConfigError, DataError, EnvironmentFault
 from turnwise.environments.check import check_environment
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
-from turnwise.worlds.swe.layout import lay_out
 from turnwise.worlds.swe.make.packages import PACKAGES
+from turnwise.worlds.swe.plans import lay_out
 from turnwise.worlds.swe.suite import Swe
 
 MODULE = "shapes/__init__.py"

@@ -14,14 +14,12 @@ from turnwise.base.errors import ConfigError, DataError
 from turnwise.commands.cli import main
 from turnwise.worlds.swe.make import build
 from turnwise.worlds.swe.make import subject as subject_module
-from turnwise.worlds.swe.make.build import Maker
-from turnwise.worlds.swe.make.kept import Kept
+from turnwise.worlds.swe.make.build import Maker, said, statement
+from turnwise.worlds.swe.make.build import test_source as source_of_test
 from turnwise.worlds.swe.make.mutate import MUTATORS, mutations
 from turnwise.worlds.swe.make.packages import Package, clean_copy, find_packages, source_files
 from turnwise.worlds.swe.make.packages import test_files as files_of_tests
-from turnwise.worlds.swe.make.statements import said, statement
-from turnwise.worlds.swe.make.statements import test_source as source_of_test
-from turnwise.worlds.swe.make.subject import Subject
+from turnwise.worlds.swe.make.subject import Kept, Subject
 from turnwise.worlds.swe.tasks import write_tasks
 
 ALL_KINDS = '''

@@ -13,9 +13,8 @@ from tests.needs import needs
 from turnwise.base.errors import DataError, EnvironmentFault
 from turnwise.worlds.swe.bubblewrap import _written
 from turnwise.worlds.swe.docker import Docker, image_of
-from turnwise.worlds.swe.layout import lay_out
 from turnwise.worlds.swe.plan import Call, Checked, Plan
-from turnwise.worlds.swe.plans import kept_plan
+from turnwise.worlds.swe.plans import kept_plan, lay_out
 from turnwise.worlds.swe.prepare import Preparer
 from turnwise.worlds.swe.repositories import snapshot, system_of
 from turnwise.worlds.swe.tasks import load_tasks

@@ -10,11 +10,9 @@ from tests.needs import needs
 
 from turnwise.environments.words import split_words
 from turnwise.models.tiny import word_tokenizer
-from turnwise.worlds.webshop.buyer import Buyer, noise_action
-from turnwise.worlds.webshop.environment import WebshopEnvironment
+from turnwise.worlds.webshop.environment import WebshopEnvironment, respaced
 from turnwise.worlds.webshop.shop import Visit, load_shop
-from turnwise.worlds.webshop.short import respaced
-from turnwise.worlds.webshop.vocabulary import words
+from turnwise.worlds.webshop.suite import Buyer, noise_action, words
 
 TARGETS = ["buy now", "< prev", "b0kettle01", "x-large", "black | white", "3 l"]
 

@@ -15,9 +15,8 @@ from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import SuiteEnvironments, make_suite
 from turnwise.environments.words import split_words
 from turnwise.models.tiny import word_tokenizer
-from turnwise.worlds.webshop.buyer import Buyer, noise_action
 from turnwise.worlds.webshop.shop import Visit, load_shop
-from turnwise.worlds.webshop.suite import Webshop
+from turnwise.worlds.webshop.suite import Buyer, Webshop, noise_action
 
 HUMAN = {
     "instruction": "i want a kettle.",

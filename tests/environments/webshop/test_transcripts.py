@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from turnwise.worlds.webshop.buyer import Buyer
 from turnwise.worlds.webshop.environment import WebshopEnvironment
 from turnwise.worlds.webshop.goals import Goal
 from turnwise.worlds.webshop.shop import Shop, Visit, load_shop
+from turnwise.worlds.webshop.suite import Buyer
 
 pytestmark = pytest.mark.data
 

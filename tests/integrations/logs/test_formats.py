@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from turnwise.base.errors import DataError
-from turnwise.integrations.logs.formats import FORMATS, format_of
+from turnwise.integrations.logs.formats import read_log
 from turnwise.integrations.logs.trajectories import in_groups, make_trajectories
 from turnwise.rollout.trajectory import Trajectory
 
@@ -23,7 +23,7 @@ def lines(path: Path, *values: Any) -> Path:
 
 
 def read(path: Path, **more: Any) -> list[Trajectory]:
-    return make_trajectories(in_groups(list(FORMATS[format_of(path)](path, **{"reward": None, **more}))))
+    return make_trajectories(in_groups(read_log(path, **more)[0]))
 
 
 def turns(trajectory: Trajectory) -> list[tuple[str, str, bool]]:
@@ -192,23 +192,33 @@ def test_scores_errors_and_attachments_of_inspect(tmp_path):
     assert read(inspect(path, limit={"type": "time"}))[0].ended == "truncated"
     parts = [{"type": "reasoning", "reasoning": "hm"}, {"type": "text", "text": "attachment://5"}]
     told = [{"role": "user", "content": "?"}, {"role": "assistant", "content": parts}]
-    assert turns(read(inspect(path, messages=told, attachments={"5": "long"}))[0]) == [("?", "long", True)]
+    assert turns(read(inspect(path, messages=told, attachments={"5": "long"}))[0]) == [
+        ("?", "<think>\nhm\n</think>\n\nlong", True)
+    ]
 
 
 WRONG = [
-    ("log.jsonl", [{"message": []}], "the keys message, which belong to no known format"),
-    ("log.jsonl", [chat(), {"message": []}], "line 2: no key 'messages'. Did you mean 'message'?"),
-    ("log.jsonl", [{"messages": "hi"}], "line 1: expected a list of messages, got str"),
+    (
+        "log.jsonl",
+        [{"message": []}],
+        "its first record belongs to no known format: {message: []}. Known formats: chat:",
+    ),
+    ("log.jsonl", [{"messages": "hi"}], 'line 1: messages is "hi", expected a list'),
     ("log.jsonl", [{"messages": [{"role": "robot"}]}], 'line 1: messages[0].role="robot": expected one of system'),
-    ("log.jsonl", [{"messages": [{"role": "user", "content": [{"type": "image"}]}]}], "expected text"),
-    ("log.jsonl", [chat("much")], "line 1: found the reward 'much', expected a finite number"),
-    ("log.jsonl", [chat(float("nan"))], "line 1: found the reward nan"),
-    ("log.jsonl", [chat(step=0)], "line 1: step=0, expected a whole number from 1"),
-    ("log.jsonl", ["text"], "the keys none"),
-    ("results.jsonl", [verifiers(), {"prompt": "", "completion": ""}], "line 2: expected an object with example_id"),
+    ("log.jsonl", [{"messages": [{"role": "user", "content": [7]}]}], "content[0] is 7, expected a text or an object"),
+    ("log.jsonl", [chat(step=0)], "line 1: step is 0, expected a whole number from 1"),
+    ("log.jsonl", ["text"], 'no known format: "text"'),
     ("spans.jsonl", [export(span(1, [], []))], 'span "chat m": no attribute gen_ai.output.messages'),
     ("spans.jsonl", [export(span(1, [], [], **{"gen_ai.output.messages": "[{"}))], "is not valid JSON"),
+]
+PARTLY_WRONG = [
+    ("log.jsonl", [chat(), {"message": []}], "line 2: no key 'messages'. Did you mean 'message'?"),
+    ("results.jsonl", [verifiers(), {"prompt": "", "completion": ""}], "line 2: no key 'example_id'."),
     ("spans.jsonl", [export(*traced()), {"resource": 1}], "line 2: expected an export of OTLP"),
+]
+NO_REWARDS = [
+    ("much", "line 1: found the reward 'much', expected a finite number"),
+    (float("nan"), "found the reward nan"),
 ]
 
 
@@ -220,6 +230,25 @@ def test_what_is_wrong_is_said_with_its_place(tmp_path, name, values, said):
     assert said in str(raised.value)
     assert str(raised.value).startswith(str(path))
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(("name", "values", "said"), PARTLY_WRONG)
+def test_one_bad_record_costs_itself(tmp_path, name, values, said):
+    path = lines(tmp_path / name, *values)
+    found, source = read_log(path)
+    assert len(found) == 1
+    (wrong,) = source.left_out
+    assert said in wrong
+    assert wrong.startswith(str(path))
+
+
+@pytest.mark.parametrize(("reward", "said"), NO_REWARDS)
+def test_what_is_no_number_is_no_reward(tmp_path, reward, said):
+    path = lines(tmp_path / "log.jsonl", chat(reward), chat(0.5))
+    found, source = read_log(path)
+    assert [each.failure for each in make_trajectories(found)] == ["log: the log gives no reward", None]
+    (wrong,) = source.unrewarded
+    assert said in wrong
 
 
 def test_damaged_and_missing_files_are_said(tmp_path):

@@ -137,7 +137,7 @@ def test_mistakes_are_one_line(log, capsys):
         (["none.jsonl"], "cannot read none.jsonl: No such file"),
         (["log.jsonl", "model.max_context=9"], "overrides are for the model of --score"),
         (["log.jsonl", "--format", "inspct"], "Did you mean 'inspect'"),
-        (["log.jsonl", "--format", "verifiers"], "log.jsonl, line 1: expected an object with example_id"),
+        (["log.jsonl", "--format", "verifiers"], "log.jsonl, line 1: it looks like chat; choose it with --format chat"),
     ]:
         try:
             code = main(["import", *arguments])

@@ -120,9 +120,12 @@ FILL: dict[str, Callable[[At], Any]] = {
     "step_reward": lambda at: at.turn.reward + at.value_next > at.value,  # better than the policy's average
     "prefix": lambda at: at.prefix,
     "token_T": lambda at: at.tokens,
+    "entropy_T": lambda at: at.turn.token_entropy,
     "replayed": lambda at: 0.0,  # there is no store
     "num_paths": lambda at: 1.0,
     "tree": lambda at: at.trajectory.turns[0].response,  # those that begin alike
+    "checks": lambda at: at.value_next,
+    "turn_drop": lambda at: at.value_next - at.value,
     "profile_frac": lambda at: (1 + at.turn.place) / at.problem.num_places,
     "ref_logprob": lambda at: at.logprobs(logits=0.5).mean(),
     "prompt_logprob": lambda at: -1.0 - 0.5 * at.trajectory.prompt,

@@ -18,6 +18,10 @@ from turnwise.credit.methods.grpo import dr_grpo as dr_grpo
 from turnwise.credit.methods.gigpo import gigpo as gigpo
 from turnwise.credit.methods.gagpo import gagpo as gagpo
 from turnwise.credit.methods.graph_gpo import graph_gpo as graph_gpo
+from turnwise.credit.methods.tigpo import tigpo as tigpo
+from turnwise.credit.methods.g2po import g2po as g2po
+from turnwise.credit.methods.pgpo import pgpo as pgpo
+from turnwise.credit.methods.ecpo import ecpo as ecpo
 from turnwise.credit.methods.rtmc import rtmc as rtmc
 from turnwise.credit.methods.blup import blup as blup
 from turnwise.credit.methods.hgpo import hgpo as hgpo
@@ -29,11 +33,14 @@ from turnwise.credit.methods.mars import mars as mars
 from turnwise.credit.methods.rae import rae as rae
 from turnwise.credit.methods.advevo import advevo as advevo
 from turnwise.credit.methods.mica import mica as mica
+from turnwise.credit.methods.gtpo import gtpo as gtpo
 from turnwise.credit.methods.srgpo import srgpo as srgpo
 from turnwise.credit.methods.gae import gae as gae
 from turnwise.credit.methods.ppo import ppo as ppo
 from turnwise.credit.methods.ppo import turn_ppo as turn_ppo
 from turnwise.credit.methods.ppo import bilevel_gae as bilevel_gae
+from turnwise.credit.methods.hygae import hygae as hygae
+from turnwise.credit.methods.vetta import vetta as vetta
 from turnwise.credit.methods.gae import egae as egae
 from turnwise.credit.methods.archer import archer as archer
 from turnwise.credit.methods.vine_ppo import vine_ppo as vine_ppo
@@ -51,8 +58,10 @@ from turnwise.credit.methods.arpo import arpo as arpo
 from turnwise.credit.methods.tree_grpo import tree_grpo as tree_grpo
 from turnwise.credit.methods.at2po import at2po as at2po
 from turnwise.credit.methods.carl import carl as carl
+from turnwise.credit.methods.bpo import bpo as bpo
 from turnwise.credit.methods.aem import aem as aem
 from turnwise.credit.methods.empg import empg as empg
+from turnwise.credit.methods.aepo import aepo as aepo
 from turnwise.credit.methods.spae import spae as spae
 from turnwise.credit.methods.hcapo import hcapo as hcapo
 from turnwise.credit.methods.adora import adora as adora
@@ -63,10 +72,14 @@ from turnwise.credit.methods.ace import ace as ace
 from turnwise.credit.methods.progrpo import progrpo as progrpo
 from turnwise.credit.methods.verl_er import verl_er as verl_er
 from turnwise.credit.methods.igpo import igpo as igpo
+from turnwise.credit.methods.trace_gold import trace_gold as trace_gold
+from turnwise.credit.methods.lotapo import lotapo as lotapo
 from turnwise.credit.methods.istar import istar as istar
 from turnwise.credit.methods.a2tgpo import a2tgpo as a2tgpo
 from turnwise.credit.methods.infopo import infopo as infopo
 from turnwise.credit.methods.matchtir import matchtir as matchtir
+from turnwise.credit.methods.mt_grpo import mt_grpo as mt_grpo
+from turnwise.credit.methods.procredit import procredit as procredit
 from turnwise.credit.methods.unlikeliness import unlikeliness as unlikeliness
 from turnwise.credit.methods.arena_rl import arena_rl as arena_rl
 from turnwise.credit.methods.r3 import r3 as r3
@@ -77,9 +90,6 @@ METHODS: dict[str, Callable[..., Transform]] = {
     name: found for name, found in globals().items() if isinstance(getattr(found, "card", None), Card)
 }
 """Constructors by name. An option without a published value has no default; `turnwise.trial` builds any method."""
-
-COMPARED = ("grpo", "grpo+aem", "gigpo", "gigpo+aem", "dr_grpo", "rloo", "hgpo", "empg")
-"""Methods that a report compares unless told others; an analysis that takes longer compares the first two or three."""
 
 if not TYPE_CHECKING:  # a type checker reads the imports
     __all__ = ["METHODS", *METHODS]

@@ -6,6 +6,7 @@ from jaxtyping import Float
 from turnwise.credit.batch import Batch
 from turnwise.credit.segments import Labels
 from turnwise.credit.transform import Credit, block
+from turnwise.credit.transforms.grouping import Same, alike
 from turnwise.credit.transforms.outcomes import success_of_trajectories
 
 
@@ -59,3 +60,53 @@ def distances_to_success(batch: Batch) -> Float[np.ndarray, " R"]:
     largest_R = of_group.broadcast(of_group.max(reached_R))
     distance_R = np.minimum(distance[to_R], largest_R + 1)
     return np.where(largest_R > 0, distance_R, np.inf)
+
+
+@block(needs_option="same")
+def value_next_state(
+    credit_R: Credit,
+    batch: Batch,
+    *,
+    return_discount: float,
+    discount: float = 1.0,
+    lag: int = 0,
+    subtract: bool = True,
+    same: Same = "state_key",
+) -> Credit:
+    """Replace the credit by the value of the state that a response leads to, less that of the state it was given in.
+
+        discount * V(s_{t+1}) - V(s_t)        V(s) = mean of return_discount^lag G over the group's responses in s
+        G_t = sum_{k >= t} return_discount^(k - t) r_k
+
+    After a last response, its reward stands in place of V(s_{t+1}).
+
+    Args:
+        credit_R: `[responses]` rewards.
+        batch: Their batch.
+        return_discount: Factor per turn of the returns.
+        discount: Factor on the value of the next state.
+        lag: Turns by which a return counts less.
+        subtract: Whether to subtract V(s_t).
+        same: Column, or columns, that are equal in the same state.
+    """
+    turns = batch.trajectories
+    states = alike(batch, same=same, needed_by="value_next_state")
+    value_R = states.broadcast(states.mean(return_discount**lag * turns.suffix_sum(credit_R, discount=return_discount)))
+    next_R = discount * turns.following(value_R, end=turns.last(credit_R))
+    return next_R - value_R if subtract else next_R
+
+
+@block(scales=True)
+def weigh_by_failures(credit_R: Credit, batch: Batch, *, alpha: float = 2.0, beta: float = 1.0) -> Credit:
+    """Weigh a group by the share of its trajectories that fail: `A * beta * (1 - p)^alpha`.
+
+    `p` is the share of the group's trajectories whose last reward is above 0.
+
+    Args:
+        credit_R: `[responses]` advantages.
+        batch: Their batch.
+        alpha: Exponent.
+        beta: Weight where all fail.
+    """
+    won_N = (batch.trajectories.last(batch.reward_R) > 0).astype(np.float64)
+    return batch.group_responses.broadcast(beta * (1.0 - batch.groups.mean(won_N)) ** alpha)

@@ -131,6 +131,24 @@ def value_tree_nodes(
 
 
 @block(needs=("prefix",))
+def compare_siblings(credit_R: Credit, batch: Batch) -> Credit:
+    """Compare a response with the others that were tried after the same history: `V - mean of V over the siblings`.
+
+    V is the mean return of the trajectories through a response; without siblings the result is 0.
+
+    Args:
+        credit_R: `[responses]` returns, equal for the responses of a trajectory.
+        batch: Their batch.
+    """
+    nodes = _tree(batch)
+    value = nodes.values(batch.trajectories.first(credit_R), nodes.num_leaves().astype(np.float64))
+    children = Labels.of(nodes.parent[nodes.levels[1] :])
+    own, num = value[nodes.levels[1] :], children.broadcast(children.lengths)
+    excess = (own - children.broadcast(children.mean(own))) * num / np.maximum(num - 1, 1)
+    return excess[nodes.node_R - nodes.levels[1]]
+
+
+@block(needs=("prefix",))
 def keep_tried(credit_R: Credit, batch: Batch) -> Credit:
     """Keep in the loss only responses at states where the group tried two or more, each of them once.
 

@@ -200,7 +200,7 @@ def subtract_shrunk_mean(*, unseen: float | None = None, strength: float = 0.0) 
 
     def update(credit_R: Credit, state: State, batch: Batch) -> tuple[Credit, State]:
         history: Mapping[str, Any] = state or {}
-        task_G = _task_of_groups(batch, needed_by="subtract_shrunk_mean")
+        task_G = task_of_groups(batch, needed_by="subtract_shrunk_mean")
         members = Members(credit_R, batch, needed_by="subtract_shrunk_mean")
         if np.abs(members.values).max() > 1:
             row = int(np.abs(credit_R).argmax())
@@ -227,7 +227,8 @@ def subtract_shrunk_mean(*, unseen: float | None = None, strength: float = 0.0) 
     return Transform(name, update, init=dict, needs=("task",))
 
 
-def _task_of_groups(batch: Batch, *, needed_by: str) -> list[str]:
+def task_of_groups(batch: Batch, *, needed_by: str) -> list[str]:
+    """Return the task of each group, which all its responses must have."""
     task_R = batch.column("task", needed_by=needed_by)
     task_G = batch.group_responses.first(task_R)
     differs = np.flatnonzero(task_R != batch.group_responses.broadcast(task_G))

@@ -63,14 +63,7 @@ def subtract_running_mean(*, decay: float = 0.95, same: str = "player") -> Trans
 
 
 def _averages(value_N: Values, code_N: np.ndarray, start: np.ndarray, decay: float) -> tuple[Values, np.ndarray]:
-    """Return the average before each value, and the last one of each code.
-
-    Args:
-        value_N: `[trajectories]` values in order.
-        code_N: `[trajectories]` which average each belongs to, from 0, every number in use.
-        start: `[averages]` where they start.
-        decay: Weight of the past.
-    """
+    """Return the average before each value, and the last one of each code."""
     labels = Labels(code_N, len(start))
     order = np.lexsort((-np.arange(len(code_N)), code_N))  # by average, latest first: a suffix sums what came before
     parts = Segments.from_lengths(labels.lengths)

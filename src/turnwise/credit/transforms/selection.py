@@ -13,10 +13,13 @@ import numpy as np
 
 from turnwise.base.errors import ConfigError
 from turnwise.credit.batch import Batch
+from turnwise.credit.metrics import effective_size
 from turnwise.credit.trace import report_kept
 from turnwise.credit.transform import Credit, block
 from turnwise.credit.transforms.baselines import UnweightedOver
 
+DoseBy = Literal["sample", "scale"]
+"""How an update gets a smaller dose: from fewer responses, or by a smaller step."""
 Rejected = Literal["zero", "leave_out"]
 """What happens to a rejected response, beside that its advantage becomes 0: nothing, or the loss leaves it out."""
 
@@ -26,6 +29,40 @@ def _without(name: str, credit_R: Credit, kept_R: np.ndarray, rejected: Rejected
     if rejected == "leave_out":
         report_kept(name, credit_R, kept_R)
     return kept_R.astype(np.float64)
+
+
+@block(across_groups=lambda options: True, scales=True)
+def match_dose(credit_R: Credit, batch: Batch, *, share: float, by: DoseBy = "sample", seed: int = 0) -> Credit:
+    """Bound the effective sample size of a step, so that methods can be compared at equal doses.
+
+        n = (sum |A|)^2 / sum A^2 <= share * responses
+
+    Credit that is sparse or uneven has a smaller n than GRPO's, and so a smaller dose at the same number of responses.
+    A step whose n is smaller stays as it is: match the smallest of the methods.
+
+    Args:
+        credit_R: `[responses]` advantages of any method, the penalty included.
+        batch: Their batch.
+        share: Largest effective sample size, as a share of the responses.
+        by: "sample": the loss has as many responses, drawn at random, as have this size. "scale": it has all, and their
+            credit is multiplied by `sqrt(share * responses / n)`, by which optimisers scale with the batch.
+        seed: Seed of the draws, which depend on the credit too.
+
+    Reference: the demand is that of arXiv 2608.19760, the form is ours.
+    """
+    if not 0.0 < share <= 1.0:
+        raise ConfigError(f"match_dose: share={share} must be above 0 and at most 1; it is a share of the responses")
+    size, wanted = effective_size(credit_R), share * len(credit_R)
+    if size <= wanted:
+        return np.ones(len(credit_R))
+    if by == "scale":
+        return np.full(len(credit_R), math.sqrt(wanted / size))
+    order = np.random.default_rng([seed, zlib.crc32(credit_R.tobytes())]).permutation(len(credit_R))
+    first = np.abs(credit_R[order])
+    size_R = np.cumsum(first) ** 2 / np.maximum(np.cumsum(first**2), np.finfo(float).tiny)
+    kept_R = np.zeros(len(credit_R), dtype=bool)
+    kept_R[order[: 1 + int(np.flatnonzero(size_R <= wanted).max(initial=0))]] = True  # one response is the least dose
+    return _without("match_dose", credit_R, kept_R, "leave_out")
 
 
 @block(needs=("learned",))

@@ -12,7 +12,7 @@ from jaxtyping import Float
 
 from turnwise.credit.batch import Batch
 from turnwise.credit.segments import Segments
-from turnwise.credit.trace import report_tokens
+from turnwise.credit.trace import report_tokens, report_values
 from turnwise.credit.transform import Credit, block
 from turnwise.credit.transforms.values import td_errors_to_end, value_at_end
 
@@ -91,6 +91,93 @@ def sum_two_level_td_errors(
     of_turn_R = td_errors_to_end(credit_R, value_R, batch.trajectories, turn_discount, decay) + value_R
     advantage_T = td_errors_to_end(tokens.at_last(of_turn_R), value_T, tokens, discount, decay)
     return _credit(name, advantage_T, value_T, tokens, standardize)
+
+
+@block(needs=("value_T",), across_groups=lambda options: options["standardize"])
+def mix_td_errors(
+    credit_R: Credit,
+    batch: Batch,
+    *,
+    share: float = 0.5,
+    discount: float = 1.0,
+    decay: float = 1.0,
+    token_decay: float = 1.0,
+    standardize: bool = True,
+) -> Credit:
+    """Mix generalised advantage estimates over turns and over tokens, with one critic and one clock, that of tokens.
+
+        A_t = share A_k + (1 - share) A_token,t
+        A_k = delta_k + discount^n decay A_{k+1}        delta_k = r_k + discount^n V_{k+1} - V_k
+
+    n is the number of tokens of turn k + 1. `V_k` is the value before the last token of turn k, and `A_token` is that
+    of `sum_token_td_errors`. The critic learns the same mix of `A_token + value_t` and of `A_k + V_k`, discounted from
+    the end of the turn.
+
+    Args:
+        credit_R: `[responses]` rewards.
+        batch: Their batch, with the column `value_T`.
+        share: Weight of the turns.
+        discount: Factor per token.
+        decay: lambda of turns.
+        token_decay: lambda of tokens.
+        standardize: Standardise over the batch's tokens.
+    """
+    name, turns = "mix_td_errors", batch.trajectories
+    value_T, tokens = _values(batch, name)
+    value_R = tokens.last(value_T)
+    factor_R = discount ** turns.following(tokens.lengths.astype(np.float64), end=1.0)
+    error_R = credit_R + factor_R * turns.following(value_R) - value_R
+    of_turn_R = turns.suffix_sum(error_R, discount=factor_R * decay)
+    of_token_T = td_errors_to_end(tokens.at_last(credit_R), value_T, turns.of(tokens), discount, token_decay)
+    to_end_T = tokens.broadcast(tokens.lengths) - 1 - tokens.positions
+    target_T = share * discount**to_end_T * tokens.broadcast(of_turn_R + value_R)
+    target_T = target_T + (1 - share) * (of_token_T + value_T)
+    advantage_T = share * tokens.broadcast(of_turn_R) + (1 - share) * of_token_T
+    return _credit(name, advantage_T, target_T - advantage_T, tokens, standardize)
+
+
+@block(needs=("value_T",))
+def spread_token_td_errors(
+    credit_R: Credit, batch: Batch, *, weight: float = 1.0, discount: float = 1.0, decay: float = 1.0
+) -> Credit:
+    """Set the tokens of a response apart by a critic's estimates, and keep the credit of the response.
+
+        A_t = A_response + weight (A_token,t - mean of A_token over the response)
+
+    `A_token` is that of `sum_token_td_errors`, from the batch's rewards; its critic learns `A_token + value_t`.
+
+    Args:
+        credit_R: `[responses]` advantages.
+        batch: Their batch, with the column `value_T`.
+        weight: Weight of what sets tokens apart.
+        discount: Factor per token.
+        decay: lambda.
+    """
+    name = "spread_token_td_errors"
+    value_T, tokens = _values(batch, name)
+    spans = batch.trajectories.of(tokens)
+    advantage_T = td_errors_to_end(tokens.at_last(batch.reward_R), value_T, spans, discount, decay)
+    within_T = weight * (advantage_T - tokens.broadcast(tokens.mean(advantage_T)))
+    report_values(name, credit_R, targets={"value_T": advantage_T + value_T}, within_T=within_T)
+    return credit_R
+
+
+@block(needs=("entropy_T",), across_groups=lambda options: True)
+def weigh_tokens_by_entropy(credit_R: Credit, batch: Batch, *, weight: float = 0.2) -> Credit:
+    """Weigh each token by its entropy among those of the batch: `A (1 + weight z(H_t))`; its sign may change.
+
+    z is `(H - mean) / std` over all tokens (sample deviation, 1 where all are equal).
+
+    Args:
+        credit_R: `[responses]` advantages.
+        batch: Their batch, with the column `entropy_T`.
+        weight: Weight of the entropy.
+    """
+    entropy_T, tokens = batch.column("entropy_T", needed_by="weigh_tokens_by_entropy"), batch.tokens
+    assert tokens is not None, "a batch with a column per token has tokens"
+    std = entropy_T.std(ddof=1) if len(entropy_T) > 1 else 0.0
+    z_T = (entropy_T - entropy_T.mean()) / (std if std > 1e-9 * np.abs(entropy_T).max() else 1.0)  # else it is rounding
+    return report_tokens("weigh_tokens_by_entropy", tokens.broadcast(credit_R) * (1 + weight * z_T), tokens)
 
 
 def _values(batch: Batch, needed_by: str) -> tuple[Tokens, Segments]:

@@ -71,9 +71,8 @@ class Branching(Independent):
         """Play a group wave by wave; see `Collector.play`."""
         if not group.training:
             return await super().play(group)
-        layer: Any = group.models.policy.policy.model.get_output_embeddings()
         draws = np.random.default_rng([group.seed, Stream.BRANCHING, group.number])
-        told = forks.Group(group.size, layer.weight.shape[0], group.plan, draws)
+        told = forks.Group(group.size, group.models.policy.policy.num_words, group.plan, draws)
         growing = _Growing(group, self._rule(told, **self._options))
         sampling = make_sampling(
             self._settings, group.models.policy.policy, seed=group.seed, temperature=group.temperature

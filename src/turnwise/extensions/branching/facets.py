@@ -12,7 +12,7 @@ ENTROPIES = ("arpo", "rose")
 
 def parts(setting: str, options: Mapping[str, Any]) -> Iterator[Part]:
     """Return the parts that the collector adds to a recipe; see `turnwise.base.facets`."""
-    yield groups_part(setting, {})
+    yield groups_part(setting, {}, {Facet.REPLAY: "forks trajectories at their turns"})
     rule = options.get("rule")
     if rule in ENTROPIES:
         reads = {Facet.ENGINE: "needs the entropies of sampled tokens"}

@@ -318,14 +318,7 @@ def _nodes(members: Sequence[int], paths: Sequence[Trajectory]) -> list[Fork]:
 
 
 RULES: dict[str, Callable[..., Growth]] = {
-    "arpo": arpo,
-    "tree_grpo": tree_grpo,
-    "at2po": at2po,
-    "carl": carl,
-    "v05": v05,
-    "spo_tree": spo_tree,
-    "treerl": treerl,
-    "rose": rose,
+    rule.__name__: rule for rule in (arpo, tree_grpo, at2po, carl, v05, spo_tree, treerl, rose)
 }
 """Branching rules by the name that `rollout.collector.rule` takes."""
 

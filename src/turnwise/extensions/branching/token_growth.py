@@ -179,11 +179,11 @@ def rose(group: Group, *, epsilon: float = 0.5, top: int = TOP, repeat: bool = T
         raise ConfigError(f"rollout.collector: epsilon={epsilon:g} must lie in [0, 1], and top={top} must be 1 or more")
 
     def semantic(turn: Turn) -> np.ndarray:
-        if turn.behavior_spreads is None or turn.behavior_entropies is None:
+        if "spreads" not in turn.extras or turn.behavior_entropies is None:
             raise ConfigError(
                 "rollout.collector.rule='rose' needs an engine that reports spreads; set engine.name=local"
             )
-        return np.array(turn.behavior_spreads) * np.array(turn.behavior_entropies)
+        return np.array(turn.extras["spreads"]) * np.array(turn.behavior_entropies)
 
     def grow() -> Growth:
         paths = yield [None]
@@ -206,14 +206,7 @@ def rose(group: Group, *, epsilon: float = 0.5, top: int = TOP, repeat: bool = T
 
 
 def _parted(number: int, path: Trajectory, turn: int, origins: Sequence[Fork | None]) -> list[int]:
-    """List the tokens of a response before which trajectories parted.
-
-    Args:
-        number: Index of the trajectory among those of the group.
-        path: The trajectory.
-        turn: Index of the response.
-        origins: What was asked for, per trajectory of the group.
-    """
+    """List the tokens of a response before which trajectories parted."""
     places = [fork.token for fork in origins if fork and (fork.parent, fork.turn) == (number, turn)]
     alone = origins[number] is None and origins.count(None) == 1  # no other began at the start
     return places if alone or turn > path.shared else [*places, path.turns[turn].begun]

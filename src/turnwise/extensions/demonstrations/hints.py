@@ -9,7 +9,7 @@ from turnwise.base.streams import Stream
 from turnwise.engines.models import Models
 from turnwise.environments.hosts import Environments
 from turnwise.extensions.demonstrations.library import Demonstrations, alone
-from turnwise.extensions.demonstrations.settings import DemonstrationsConfig
+from turnwise.extensions.demonstrations.settings import HintsConfig
 from turnwise.extensions.stores.replay import with_more
 from turnwise.rollout.experience import Experience, Steps, learned_from
 from turnwise.rollout.groups import Collector, OnTurn
@@ -54,7 +54,7 @@ class Hinted:
     def __init__(
         self,
         source: Steps,
-        settings: DemonstrationsConfig,
+        settings: HintsConfig,
         demonstrations: Demonstrations,
         environments: Environments,
         rollout: RolloutConfig,
@@ -108,7 +108,6 @@ class Hinted:
         self, starts: list[Start], collector: Collector, models: Models, step: int, on_turn: OnTurn
     ) -> list[Trajectory]:
         hinted = self._settings.hinted
-        assert hinted is not None
         if not starts:
             return []
         every = [start for start in starts for _ in range(hinted)]
@@ -119,13 +118,10 @@ class Hinted:
 
 
 def hint_shares(
-    difficulty_G: np.ndarray, settings: DemonstrationsConfig, draws: np.random.Generator
+    difficulty_G: np.ndarray, settings: HintsConfig, draws: np.random.Generator
 ) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Return the share of the demonstration that is each group's hint, `[groups]`; see `Hinted`."""
     least, most, noise = settings.w_min, settings.w_max, settings.noise
-    assert least is not None
-    assert most is not None
-    assert noise is not None
     noise_G = noise * draws.standard_normal(len(difficulty_G))
     return np.clip((most - least) * difficulty_G + least + noise_G, 0.0, 1.0)
 

@@ -15,7 +15,7 @@ from turnwise.engines.models import Models
 from turnwise.environments.base import Step
 from turnwise.environments.hosts import InProcessEnvironments
 from turnwise.extensions.demonstrations.library import Demonstrations, alone
-from turnwise.extensions.demonstrations.settings import DemonstrationsConfig
+from turnwise.extensions.demonstrations.settings import PivotsConfig
 from turnwise.models.policy import Policy
 from turnwise.rollout.experience import Experience, Steps, outcomes, spreads
 from turnwise.rollout.groups import Collector, OnTurn
@@ -127,7 +127,7 @@ class Pivots:
     def __init__(
         self,
         source: Steps,
-        settings: DemonstrationsConfig,
+        settings: PivotsConfig,
         demonstrations: Demonstrations,
         rollout: RolloutConfig,
         seed: int,
@@ -170,7 +170,6 @@ class Pivots:
     def _profile(self, models: Models, step: int, on_turn: OnTurn) -> tuple[list[Trajectory], dict[str, float]]:
         """Choose pivots, and return the responses at all states with their metrics."""
         settings, policy = self._settings, models.policy.policy
-        assert settings.tasks is not None
         self._profiles, self._cursor = self._profiles + 1, 0
         draws = np.random.default_rng([self._seed, Stream.PIVOTS, 0, self._profiles])
         chosen = draws.permutation(self._demonstrations.numbers)[: settings.tasks].tolist()

@@ -7,7 +7,7 @@ import numpy as np
 
 from turnwise.engines.models import Models
 from turnwise.extensions.demonstrations.library import Demonstrations
-from turnwise.extensions.demonstrations.settings import DemonstrationsConfig
+from turnwise.extensions.demonstrations.settings import TaughtConfig
 from turnwise.rollout.experience import Experience, Steps
 from turnwise.rollout.groups import Collector, OnTurn
 from turnwise.rollout.trajectory import Trajectory
@@ -45,7 +45,7 @@ class Taught:
     TsinghuaC3I/Unify-Post-Training.
     """
 
-    def __init__(self, source: Steps, settings: DemonstrationsConfig, demonstrations: Demonstrations):
+    def __init__(self, source: Steps, settings: TaughtConfig, demonstrations: Demonstrations):
         self._source, self._settings, self._demonstrations = source, settings, demonstrations
         self.lesson = Lesson(np.zeros(0, dtype=bool), [])
         self.state_dict, self.load_state_dict = source.state_dict, source.load_state_dict

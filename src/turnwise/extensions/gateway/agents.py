@@ -1,7 +1,6 @@
 """Let a harness play trajectories: an agent with its own loop, which asks the policy through the gateway."""
 
 import asyncio
-import collections
 import contextlib
 import dataclasses
 import secrets
@@ -25,8 +24,6 @@ from turnwise.rollout.starts import Start, inside
 from turnwise.rollout.trajectory import Trajectory
 
 T = TypeVar("T")
-LATEST = 64
-"""Ended trajectories that `Harnesses.tally` counts."""
 
 
 @dataclasses.dataclass
@@ -61,15 +58,7 @@ class Harnesses:
         self._harness: Harness = make_harness(settings)
         self._state_key: StateKey = import_named(settings.state_key) if settings.state_key else last_message
         self._desks: dict[asyncio.AbstractEventLoop, _Desk] = {}
-        self._ended: collections.deque[Trajectory] = collections.deque(maxlen=LATEST)
         self.agents = self
-
-    def tally(self) -> str:
-        """Describe how the latest trajectories went; empty if none has ended."""
-        ended = [*self._ended]
-        won = sum(trajectory.success for trajectory in ended)
-        failed = sum(trajectory.failure is not None for trajectory in ended)
-        return f"success {won} of the last {len(ended)}{f', {failed} FAILED' * bool(failed)}" if ended else ""
 
     async def play(
         self,
@@ -106,7 +95,6 @@ class Harnesses:
                 await desk.unless_lost(self._play_session(desk, session, inside(self, start.task)[1]))
                 if witness is not None:
                     witness.seconds[number] = time.monotonic() - began
-                self._ended.append(trajectory)
 
     @contextlib.asynccontextmanager
     async def _desk(self, fmt: Format) -> AsyncIterator["_Desk"]:

@@ -21,10 +21,10 @@ from turnwise.base.imports import import_named
 from turnwise.base.terminal import visible
 from turnwise.environments import supervise
 from turnwise.environments.base import Task
+from turnwise.environments.containers import make_launcher
 from turnwise.environments.hosts import cause_of
 from turnwise.environments.isolation import clean_variables, hide_this_process, how_ended
 from turnwise.environments.launchers import Launcher
-from turnwise.environments.levels import make_launcher
 from turnwise.extensions.gateway.outcome import Outcome, as_outcome, last_line
 from turnwise.extensions.gateway.settings import HarnessConfig
 

@@ -54,7 +54,7 @@ class Answer:
     """One answer: JSON, or server-sent events.
 
     Attributes:
-        content: JSON value.
+        content: JSON value; bytes are sent as they are, as protocol buffers.
         status: HTTP status.
         events: Server-sent events to send instead of `content`, each without the empty line that ends it.
     """
@@ -247,8 +247,10 @@ def _parts(answer: Answer, *, close: bool, bodiless: bool) -> Iterator[h11.Event
     """Yield the events of an answer, without its body if it answers HEAD."""
     closing = [("connection", "close")] if close else []
     if answer.events is None:
-        body = json.dumps(answer.content).encode()
-        headers = [("content-type", "application/json"), ("content-length", str(len(body))), *closing]
+        binary = isinstance(answer.content, bytes)
+        body = answer.content if binary else json.dumps(answer.content).encode()
+        kind = "application/x-protobuf" if binary else "application/json"
+        headers = [("content-type", kind), ("content-length", str(len(body))), *closing]
         yield h11.Response(status_code=answer.status, headers=headers)
         events = [] if bodiless else [h11.Data(data=body)]
     else:

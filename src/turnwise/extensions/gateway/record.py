@@ -61,8 +61,8 @@ class Record:
             turn.truncated,
             turn.behavior_entropies,
             turn.version,
-            turn.behavior_spreads,
-            turn.behavior_state,
+            turn.extras.get("spreads"),
+            turn.extras.get("state"),
         )
 
     def go_on(self, ids: list[int], message: str) -> Generation | None:

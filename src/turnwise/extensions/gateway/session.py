@@ -196,7 +196,7 @@ class Session:
             )
         key = self._state_key(call) if state_key is None else state_key
         parent, ids = self._prompt(call, keys)
-        sampling = self._sampling(call, shared.max_context - len(ids))
+        sampling = dataclasses.replace(self._sampling(call, shared.max_context - len(ids)), actor=actor)
         self.full = len(ids) + sampling.max_new_tokens > shared.max_context
         if self.full:
             raise BadRequest(
@@ -229,7 +229,9 @@ class Session:
         for index, generation in enumerate(generations):
             reply = self._reply(generation, call, keys)
             turns = self.trajectory.turns
-            continues = not index and parent is not None and bool(turns) and turns[-1] is parent.turn
+            last = turns[-1] if turns and not index else None
+            # a role may have weights of its own
+            continues = bool(parent and last and last is parent.turn and last.extras.get("actor", "") == actor)
             turn = Turn(
                 observation=last_message(call.messages),
                 state_key=key,
@@ -241,13 +243,12 @@ class Session:
                 valid=reply.valid,
                 fresh=not continues,
                 behavior_entropies=generation.entropies,
-                behavior_spreads=generation.spreads,
-                behavior_state=generation.state,
                 version=generation.version,
-                actor=actor,
             )
+            told = {"actor": actor or None, "spreads": generation.spreads, "state": generation.state}
             if begun and self._record and not index:
-                turn.origin, turn.begun = self._record.origin, len(begun.token_ids)
+                told |= {"origin": self._record.origin, "begun": len(begun.token_ids)}
+            turn.put(**{name: each for name, each in told.items() if each is not None})
             turns.append(turn)
             known = _Known(turn, [*ids, *generation.token_ids], conversations[index])
             # of equal responses to one prompt, the first is the one that a history means

@@ -35,10 +35,31 @@ class Rating:
     text: str
 
 
-Case = Comparison | Rating
+@dataclasses.dataclass(frozen=True, slots=True)
+class Question:
+    """A criterion of a rubric; the verdict is 1 for yes, 0 for no, -1 if it does not apply.
+
+    Attributes:
+        task: The first observation, which tells the task.
+        text: What happened, up to the turn that the criterion is about.
+        criterion: What is to be met.
+        about: "the last turn" or "the whole attempt".
+        repeat: Number of the repeat, from 0; each is asked anew.
+    """
+
+    task: str
+    text: str
+    criterion: str
+    about: str
+    repeat: int = 0
+
+
+Case = Comparison | Rating | Question
 """What a judge decides at once."""
 Verdict = tuple[float, float] | float | None
-"""Two scores for a comparison, one for a rating, None if the judge failed."""
+"""Two scores for a comparison, one for a rating or a question, None if the judge failed."""
+ANSWERS = {"yes": 1.0, "no": 0.0, "not applicable": -1.0, "n/a": -1.0}
+"""Answers to a question."""
 Ask = Callable[[Sequence[Case]], Sequence[Any]]
 """A judge: takes cases and returns a verdict for each."""
 

@@ -1,11 +1,13 @@
 """Ask a judge, remember its verdicts, and record what it was asked."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from turnwise.base.blocking import blocking
@@ -13,8 +15,9 @@ from turnwise.base.errors import ConfigError, text_of
 from turnwise.base.imports import import_named
 from turnwise.engines.base import Engine
 from turnwise.engines.build import make_engine
-from turnwise.extensions.judge.cases import Ask, Case, Comparison, Verdict
+from turnwise.extensions.judge.cases import ANSWERS, Ask, Case, Comparison, Question, Verdict
 from turnwise.extensions.judge.chat import ChatJudge
+from turnwise.extensions.judge.rubric import read_rubric
 from turnwise.extensions.judge.settings import JudgeConfig
 from turnwise.models.policy import Policy
 from turnwise.models.pretrained import pretrained_policy
@@ -40,6 +43,7 @@ class Judge:
 
     Attributes:
         settings: Section `[judge]` of the recipe.
+        criteria: Those of its rubric.
         folder: Folder within that of a run, in which `finish` writes.
     """
 
@@ -47,6 +51,7 @@ class Judge:
 
     def __init__(self, ask: Ask, settings: JudgeConfig):
         self.settings, self._ask = settings, ask
+        self.criteria = read_rubric(settings.rubric) if settings.rubric else []
         self._verdicts: dict[Case, Verdict] = {}
         self._records: list[dict[str, Any]] = []
         self._num_reused = 0
@@ -92,21 +97,39 @@ class Judge:
         counts: dict[str, float] = {"judge_asked": num_asked, "judge_reused": self._num_reused}
         if num_asked:
             counts["judge_failed_frac"] = num_failed / num_asked
+        if (agreement := agree(self._records)) is not None:
+            counts["judge_agreement"] = agreement
         self._records, self._num_reused = [], 0
         self._verdicts.clear()
         return {name: float(count) for name, count in counts.items()}
 
 
+def agree(records: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return the share of repeated answers that are those of most repeats; None if no question was repeated."""
+    answers: dict[tuple[str, ...], list[float]] = defaultdict(list)
+    for record in records:
+        if record["kind"] == "question" and record["score_first"] is not None:
+            answers[record["task"], record["first"], record["second"]].append(record["score_first"])
+    repeated = [Counter(given) for given in answers.values() if len(given) > 1]
+    return sum(max(each.values()) for each in repeated) / sum(map(Counter.total, repeated)) if repeated else None
+
+
 def as_row(case: Case, verdict: Verdict, answer: str | None, failure: str | None) -> dict[str, Any]:
     """Return a case and its verdict as a row of `SCHEMA`."""
     texts = (case.first, case.second) if isinstance(case, Comparison) else (case.text, None)
+    texts = (case.text, case.criterion) if isinstance(case, Question) else texts
     scores = verdict if isinstance(verdict, tuple) else (verdict, None)
     named = zip(("first", "second", "score_first", "score_second"), (*texts, *scores), strict=True)
     return {"kind": type(case).__name__.lower(), "task": case.task, **dict(named), "answer": answer, "failure": failure}
 
 
 def checked(case: Case, verdict: Any) -> Verdict:
-    """Return a verdict as numbers; None if it is not a finite number, or two for a comparison."""
+    """Return a verdict as numbers; None if it is not a finite number, two for a comparison, or a question's answer."""
+    if isinstance(case, Question):
+        if isinstance(verdict, bool | np.bool_):
+            return float(verdict)
+        known = ANSWERS.get(verdict.strip().lower()) if isinstance(verdict, str) else verdict
+        return float(known) if isinstance(known, Real) and known in ANSWERS.values() else None
     numbers = [verdict] if not isinstance(verdict, (tuple, list)) else list(verdict)
     if len(numbers) != (2 if isinstance(case, Comparison) else 1):
         return None

@@ -5,10 +5,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from turnwise.base.errors import ConfigError
 from turnwise.credit.segments import Segments
 from turnwise.credit.shaping import tournament
-from turnwise.extensions.judge.cases import Ask, Case, Comparison, Rating, task_of, told
+from turnwise.extensions.judge.cases import Ask, Case, Comparison, Question, Rating, task_of, told
 from turnwise.extensions.judge.rounds import at_once
+from turnwise.extensions.judge.rubric import score
 from turnwise.measures.base import Columns, Played, measure
 from turnwise.rollout.trajectory import Trajectory
 
@@ -62,3 +64,39 @@ def progress(step: Played, columns: Columns) -> Columns:
     last_known = np.maximum.accumulate(np.where(failed, 0, np.arange(len(ratings))))
     gain = np.diff(np.nan_to_num(ratings[last_known]))
     return {"progress": np.delete(gain, states.offsets[1:-1] - 1)}
+
+
+@measure(provides=("rubric",), model="judge")
+def rubric(step: Played, columns: Columns) -> Columns:
+    """Score each response by the criteria of `judge.rubric`; those about the whole trajectory count at its last turn.
+
+        rubric_t = sum of the weights that are met / sum of the positive weights that apply
+
+    A criterion is met as far as its repeats say yes; what most repeats call not applicable, and what the judge failed
+    to answer, is left out.
+    """
+    judge = step.judge
+    if not judge.criteria:
+        raise ConfigError("the measure 'rubric' needs judge.rubric, a file of criteria or a list 'module:NAME'")
+    asked = {per: [each for each in judge.criteria if each.per == per] for per in ("turn", "trajectory")}
+    questions: list[Case] = []
+    parts: list[tuple[int, list]] = []  # row, and the criteria that count for it
+    row = 0
+    for one in step.trajectories:
+        for number in range(1, len(one.turns) + 1):
+            text = told(one, number, observations=judge.settings.observations)
+            for per in ("turn", "trajectory") if number == len(one.turns) else ("turn",):
+                parts += [(row, asked[per])] if asked[per] else []
+                questions += [
+                    Question(task_of(one), text, each.text, each.about, repeat)
+                    for each in asked[per]
+                    for repeat in range(judge.settings.repeats)
+                ]
+            row += 1
+    verdicts = iter(judge(questions))
+    found = np.zeros(row)
+    for place, criteria in parts:
+        given = [[next(verdicts) for _ in range(judge.settings.repeats)] for _ in criteria]
+        known = [[answer for answer in answers if answer is not None] for answers in given]
+        found[place] += score(known, criteria)
+    return {"rubric": found}

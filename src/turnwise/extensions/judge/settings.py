@@ -7,7 +7,7 @@ import pydantic
 
 from turnwise.base.facets import Part
 from turnwise.base.section import Section
-from turnwise.engines.settings import EngineConfig
+from turnwise.engines.settings import EngineConfig, LocalEngineConfig
 
 Tournament = Literal["single_elimination", "double_elimination", "round_robin", "anchor_only", "swiss"]
 ONLY_MODEL = ("engine", "max_context", "max_new_tokens", "attempts")
@@ -22,7 +22,7 @@ class JudgeConfig(Section):
     model: str = ""
     """Chat model that judges. "policy": the policy of the step itself. Else as `model.name`: "smollm2", the folder of a
     chat model, or its name on Hugging Face's hub."""
-    engine: EngineConfig = EngineConfig()
+    engine: EngineConfig = LocalEngineConfig()
     """Engine of the model, as `[engine]`; a server must serve this model."""
     max_context: int = pydantic.Field(default=4096, ge=256)
     """Longest question with its answer (tokens). The middle of longer trajectories is left out."""
@@ -34,6 +34,11 @@ class JudgeConfig(Section):
     """Whether the judge reads what the environment answered; ArenaRL's reads responses only."""
     tournament: Tournament = "single_elimination"
     """How the trajectories of a group meet, for the column `rank`; see `turnwise.credit.shaping.tournament`."""
+
+    rubric: str = ""
+    """Weighted criteria for the column `rubric`: a TOML file with tables `[[criteria]]`, or a list `module:NAME`."""
+    repeats: int = pydantic.Field(default=1, ge=1)
+    """How often each criterion is asked; `measure/judge_agreement` says how far the answers agree."""
 
     def parts(self) -> Iterator[Part]:
         """Return nothing: the judge's engine does not play."""
@@ -59,6 +64,6 @@ class JudgeConfig(Section):
                 f"judge.max_new_tokens={self.max_new_tokens} leaves no room for a question in judge.max_context="
                 f"{self.max_context} tokens; lower the first or raise the second"
             )
-        if self.model == "policy" and self.engine != EngineConfig():
+        if self.model == "policy" and self.engine != LocalEngineConfig():
             raise ValueError("judge.engine has no effect with judge.model='policy', which answers on the run's engine")
         return self

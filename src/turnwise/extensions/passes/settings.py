@@ -8,6 +8,8 @@ import pydantic
 from turnwise.base.facets import Facet, Part
 from turnwise.base.section import Section
 
+PASS = "makes a pass with them for every turn"
+
 
 class PassesConfig(Section):
     """Configure passes over a step, one per turn, the last turn first."""
@@ -22,4 +24,4 @@ class PassesConfig(Section):
 
     def parts(self) -> Iterator[Part]:
         """Return what the passes break and need; see `turnwise.base.facets`."""
-        yield Part(f"update.passes.name={self.name!r}", {Facet.UPDATE: "updates turn by turn"})
+        yield Part(f"update.passes.name={self.name!r}", {Facet.UPDATE: "updates turn by turn"}, {Facet.HERE: PASS})

@@ -79,7 +79,7 @@ class PlayedTokens:
         learned.told = bool(into.ended)
         if into.ended:
             return dataclasses.replace(into, turns=turns)
-        first = next(place for place, turn in enumerate(turns) if not turn.learned)
+        first = next(place for place, turn in enumerate(turns) if not turn.extras["learned"])
         context = [*_context(turns[:first]), *turns[first].prompt_ids]
         if not turns[first].fresh:
             turns[first] = dataclasses.replace(turns[first], prompt_ids=context, fresh=True)
@@ -89,9 +89,8 @@ class PlayedTokens:
         self, pool: Pool, trajectories: Sequence[Trajectory], ended: Sequence[Trajectory], step: int
     ) -> dict[str, float]:
         """Return metrics of what the step played, with success, reward and turns of the trajectories that ended."""
-        new = [
-            dataclasses.replace(each, turns=[turn for turn in each.turns if not turn.learned]) for each in trajectories
-        ]
+        is_new = lambda turn: not turn.extras["learned"]  # noqa: E731
+        new = [dataclasses.replace(each, turns=[*filter(is_new, each.turns)]) for each in trajectories]
         told = rollout_metrics(new) | lag_metrics(new, step)
         told["env_steps"] -= sum(
             not flight.watched[number].ended and flight.lines[number].open is not None
@@ -141,10 +140,8 @@ def cut(turns: Sequence[Turn], ends: Sequence[int], version_T: Sequence[int], fm
                 response_ids=turn.response_ids[part],
                 behavior_logprobs=turn.behavior_logprobs[part],
                 behavior_entropies=None if entropies is None else entropies[part],
-                behavior_state=None if a else turn.behavior_state,
                 version=version_T[start + a],
-                learned=bool(ends) and start + b <= ends[-1],
-            )
+            ).put(learned=bool(ends) and start + b <= ends[-1], state=None if a else turn.extras.get("state"))
             if len(bounds) > 2:
                 piece.response = fmt.text(piece.response_ids)
             if not last:

@@ -28,7 +28,10 @@ class PreferenceConfig(Section):
 
     def parts(self) -> Iterator[Part]:
         """Return what the pairs need; see `turnwise.base.facets`."""
-        needs = {Facet.WHOLE: "compares the rewards of whole trajectories"}
+        needs = {
+            Facet.WHOLE: "compares the rewards of whole trajectories",
+            Facet.LOSS: "adds a term for pairs of trajectories",
+        }
         yield Part(f"update.preference.name={self.name!r}", needs=needs)
 
     @property

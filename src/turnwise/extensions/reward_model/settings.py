@@ -1,7 +1,10 @@
 """Define the `[reward_model]` section of a recipe."""
 
+from collections.abc import Iterator
+
 import pydantic
 
+from turnwise.base.facets import Facet, Part
 from turnwise.base.section import Section
 
 
@@ -14,3 +17,7 @@ class RewardModelConfig(Section):
     """Factor of log-ratios in the scores that its pairs are compared by."""
     max_grad_norm: float = pydantic.Field(default=10.0, gt=0)
     """Norm to which a larger gradient is scaled down."""
+
+    def parts(self) -> Iterator[Part]:
+        """Return what the reward model needs; see `turnwise.base.facets`."""
+        yield Part("[reward_model]", needs={Facet.HERE: "trains a copy of them"})

@@ -2,7 +2,7 @@
 
 import copy
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,12 +11,11 @@ from safetensors.torch import load, save
 
 from turnwise.base.errors import ConfigError
 from turnwise.base.streams import Stream
-from turnwise.engines.base import Engine
+from turnwise.engines.base import Engine, Generation, Sampling, give_back
 from turnwise.engines.local import LocalEngine
 from turnwise.engines.models import Models
 from turnwise.environments.base import Step, Task
 from turnwise.environments.hosts import Environments
-from turnwise.extensions.self_play.cast import Cast
 from turnwise.extensions.self_play.tables import SeatAt, Tables, check_roles
 from turnwise.rollout.collectors import Independent
 from turnwise.rollout.gate import Gate, OwnConversations, VisitedEngine
@@ -25,6 +24,45 @@ from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.trajectory import Trajectory
 from turnwise.worlds.seats.base import POLICY, Deal
 from turnwise.worlds.seats.match import OPPONENTS
+
+
+class Cast:
+    """An engine made of several; see `Engine` for the methods.
+
+    Args:
+        engines: Engines of the players.
+        player: Index of the engine that plays each trajectory, by its number.
+        stride: Above these numbers; conversation c belongs to trajectory `c % stride`.
+    """
+
+    def __init__(self, engines: Sequence[Engine], player: Mapping[int, int], stride: int):
+        self._engines, self._player, self._stride = engines, player, stride
+
+    def _engine(self, conversation: int) -> Engine:
+        return self._engines[self._player[conversation % self._stride]]
+
+    async def generate(self, conversation: int, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
+        """Continue a conversation with its player's weights. The next turn may be another player's."""
+        engine = self._engine(conversation)
+        try:
+            return await engine.generate(conversation, prompt_ids, sampling)
+        finally:
+            give_back(engine, conversation)
+
+    async def update_weights(self, version: int = 0) -> None:
+        """Do nothing: the owners of the engines load their weights."""
+
+    def close(self, conversations: Sequence[int] | None = None) -> None:
+        """Forget conversations, by default all."""
+        for engine in self._engines:
+            own = conversations and [each for each in conversations if self._engine(each) is engine]
+            engine.close(None if conversations is None else own)
+
+    async def aclose(self) -> None:
+        """Forget all conversations of all engines."""
+        for engine in self._engines:
+            await engine.aclose()
+
 
 SELF, PAST = "self", "past"
 

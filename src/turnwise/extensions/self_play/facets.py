@@ -24,5 +24,6 @@ def parts(setting: str, options: Mapping[str, Any]) -> Iterator[Part]:
             {
                 Facet.OUTCOMES: "copies weights, which must not change meanwhile",
                 Facet.ENGINE: "plays with earlier weights",
+                Facet.HERE: "copies them",
             },
         )

@@ -8,7 +8,7 @@ from turnwise.extensions.stores.lessons import ASKED, RESPONSE
 from turnwise.extensions.stores.reflection import AGAIN, FAILED
 from turnwise.extensions.stores.remember import BETWEEN
 from turnwise.extensions.stores.reminded import FAILURE, SUCCESS
-from turnwise.extensions.stores.settings import StoreConfig
+from turnwise.extensions.stores.settings import MemoryConfig, StoreConfig
 from turnwise.extensions.stores.store import Store
 
 
@@ -30,6 +30,6 @@ def texts_of(settings: StoreConfig) -> Sequence[str]:
     """Return what a store adds to prompts besides texts of the environment, for policies that know words only."""
     if settings.name == "r3":
         return FAILED, AGAIN, RESPONSE
-    if settings.name != "slea_rl":
+    if not isinstance(settings, MemoryConfig):
         return ()
     return (SUCCESS, FAILURE, BETWEEN, *((*ASKED.values(), RESPONSE) if settings.extract == "policy" else ()))

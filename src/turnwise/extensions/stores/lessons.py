@@ -9,7 +9,7 @@ from turnwise.base.blocking import blocking
 from turnwise.base.streams import Stream
 from turnwise.engines.base import Sampling
 from turnwise.engines.models import Models
-from turnwise.extensions.stores.settings import StoreConfig
+from turnwise.extensions.stores.settings import MemoryConfig
 from turnwise.models.policy import Policy
 from turnwise.rollout.trajectory import Trajectory
 
@@ -23,7 +23,7 @@ RESPONSE = "> "
 
 
 def lessons(
-    models: Models, trajectories: Sequence[Trajectory], settings: StoreConfig, seed: Sequence[int]
+    models: Models, trajectories: Sequence[Trajectory], settings: MemoryConfig, seed: Sequence[int]
 ) -> list[str]:
     """Return a sentence of the policy about each trajectory; empty if it says nothing, or if there is no room to ask.
 
@@ -39,7 +39,7 @@ def lessons(
 
 
 async def _ask(
-    models: Models, trajectories: Sequence[Trajectory], settings: StoreConfig, seed: Sequence[int]
+    models: Models, trajectories: Sequence[Trajectory], settings: MemoryConfig, seed: Sequence[int]
 ) -> list[str]:
     policy, engine, most = models.policy.policy, models.policy.sampler, settings.lesson_tokens or 1
     run_seed, step = seed

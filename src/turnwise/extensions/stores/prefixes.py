@@ -14,7 +14,7 @@ from turnwise.extensions.demonstrations.hints import DIGITS
 from turnwise.extensions.demonstrations.library import alone
 from turnwise.extensions.stores.replay import with_more
 from turnwise.extensions.stores.rows import Row, make_row
-from turnwise.extensions.stores.settings import StoreConfig
+from turnwise.extensions.stores.settings import PrefixesConfig
 from turnwise.extensions.stores.store import Store
 from turnwise.rollout.experience import Experience, Steps, learned_from, outcomes
 from turnwise.rollout.groups import Collector, OnTurn
@@ -94,7 +94,7 @@ class PrefixSampling:
     def __init__(
         self,
         source: Steps,
-        store: Store,
+        store: Store[PrefixesConfig],
         tasks: Sequence[Task],
         environments: Environments,
         rollout: RolloutConfig,
@@ -102,10 +102,7 @@ class PrefixSampling:
     ):
         self._source, self._store, self._tasks, self._seed = source, store, tasks, seed
         self._environments, self._rollout, self._replays = environments, rollout, Replays()
-        settings: StoreConfig = store.settings
-        assert settings.remaining is not None
-        assert settings.handicap is not None
-        self.ratios = {"hard": Ratio(settings.remaining), "easy": Ratio(settings.handicap)}
+        self.ratios = {"hard": Ratio(store.settings.remaining), "easy": Ratio(store.settings.handicap)}
 
     def next(self, collector: Collector, models: Models, step: int, on_turn: OnTurn = None) -> Experience:
         """Collect the experience of a step, play the prefixes of the step before, and store new ones."""

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from turnwise.extensions.stores.rows import Row
+from turnwise.extensions.stores.settings import MemoryConfig
 from turnwise.extensions.stores.similarity import Similar, similarity, words_of
 from turnwise.extensions.stores.store import Store
 
@@ -96,7 +97,7 @@ class Memory:
         kept: Those of an earlier time; default: the present ones.
     """
 
-    def __init__(self, store: Store, kept: Sequence[Row] | None = None):
+    def __init__(self, store: Store[MemoryConfig], kept: Sequence[Row] | None = None):
         self.store, self.kept = store, kept
         self._rows: Sequence[Row] | None = None
         self._kinds: tuple[Experiences, Experiences] = (Experiences(()), Experiences(()))

@@ -15,6 +15,7 @@ from turnwise.extensions.stores.lessons import RESPONSE
 from turnwise.extensions.stores.reminded import with_lines
 from turnwise.extensions.stores.replay import draw, with_more
 from turnwise.extensions.stores.rows import Row, make_row
+from turnwise.extensions.stores.settings import R3Config
 from turnwise.extensions.stores.store import Store
 from turnwise.rollout.experience import Experience, Steps, learned_from, outcomes
 from turnwise.rollout.groups import Collector, OnTurn
@@ -58,7 +59,7 @@ class ReplayAndReflection:
     def __init__(
         self,
         source: Steps,
-        store: Store,
+        store: Store[R3Config],
         tasks: Sequence[Task],
         environments: Environments,
         rollout: RolloutConfig,
@@ -109,7 +110,6 @@ class ReplayAndReflection:
         """Return a stored failure of a task, if it mostly failed in earlier steps and the store still has one."""
         failed, succeeded = self.history[:, number]
         tau = self._store.settings.tau
-        assert tau is not None
         if not failed or succeeded / (failed + succeeded) >= tau:
             return None
         rows = [row for row in self._store.of(number) if not row.trajectory.success]
@@ -120,7 +120,6 @@ class ReplayAndReflection:
         self, failures: Sequence[Row], first: int, collector: Collector, models: Models, step: int, on_turn: OnTurn
     ) -> list[Trajectory]:
         most = self._store.settings.transcript
-        assert most is not None
         starts = [
             Start(_again(self._tasks[row.task], row, most), group, f"{row.trajectory.task}, again")
             for group, row in enumerate(failures, first)

@@ -11,6 +11,7 @@ from turnwise.extensions.stores.lessons import lessons
 from turnwise.extensions.stores.recall import ADVICE
 from turnwise.extensions.stores.reminded import RECALLED, without_lines
 from turnwise.extensions.stores.rows import Row, make_row
+from turnwise.extensions.stores.settings import MemoryConfig
 from turnwise.extensions.stores.similarity import Similar, similarity, words_of
 from turnwise.extensions.stores.store import Store
 from turnwise.models.format import Format
@@ -53,7 +54,7 @@ class Remembering:
     Reference: SLEA-RL, arXiv 2603.18079; code kingofspace0wzz/slea-rl.
     """
 
-    def __init__(self, source: Steps, store: Store, seed: int):
+    def __init__(self, source: Steps, store: Store[MemoryConfig], seed: int):
         self._source, self._store, self._seed = source, store, seed
         self.state_dict, self.load_state_dict = source.state_dict, source.load_state_dict
 

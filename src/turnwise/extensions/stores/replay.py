@@ -9,6 +9,7 @@ from turnwise.base.streams import Stream
 from turnwise.engines.models import Models
 from turnwise.environments.base import Task
 from turnwise.extensions.stores.rows import Row, make_row
+from turnwise.extensions.stores.settings import ReplayConfig
 from turnwise.extensions.stores.store import Store
 from turnwise.rollout.experience import Experience, Steps
 from turnwise.rollout.groups import Collector, OnTurn
@@ -34,7 +35,7 @@ class Replaying:
     Reference: Zhang et al., arXiv 2507.07451.
     """
 
-    def __init__(self, source: Steps, store: Store, seed: int):
+    def __init__(self, source: Steps, store: Store[ReplayConfig], seed: int):
         self._source, self._store, self._seed = source, store, seed
         self.state_dict, self.load_state_dict = source.state_dict, source.load_state_dict
 
@@ -52,7 +53,7 @@ class Replaying:
 
 
 def draw(
-    rows: Mapping[int, Sequence[Row]], most: int | None, seed: Sequence[int], step: int
+    rows: Mapping[int, Sequence[Row]], most: int, seed: Sequence[int], step: int
 ) -> tuple[list[Trajectory], dict[str, float]]:
     """Draw replays for groups uniformly; returns them, and the metrics `replayed` and `replayed_age` (steps).
 

@@ -13,7 +13,7 @@ from turnwise.base.errors import ConfigError, DamagedError, DataError
 from turnwise.base.files import write_text
 from turnwise.environments.base import shown
 from turnwise.rollout.record import as_json
-from turnwise.rollout.trajectory import Trajectory, Turn
+from turnwise.rollout.trajectory import Extras, Trajectory, Turn
 
 FILE = "store.jsonl"
 """File of a checkpoint with the store's rows, the first line its header."""
@@ -102,10 +102,11 @@ def to_record(row: Row) -> dict[str, Any]:
     trajectory = row.trajectory
     turns = []
     for turn in trajectory.turns:
-        # without hidden states, which belong to the weights that sampled
-        told = {field.name: getattr(turn, field.name) for field in dataclasses.fields(Turn) if field.compare}
-        alone = {"origin": None, "begun": 0}  # of a fork inside a response too, all tokens are its own
-        turns.append(told | alone | {"state_key": _key_record(turn.state_key)})
+        told = {field.name: getattr(turn, field.name) for field in dataclasses.fields(Turn)}
+        # without hidden states, which belong to the weights that sampled; of a fork inside a response too, all tokens
+        # are its own
+        extras = {name: each for name, each in turn.extras.items() if name not in ("state", "origin", "begun")}
+        turns.append(told | {"extras": extras, "state_key": _key_record(turn.state_key)})
     version = min((turn.version for turn in trajectory.turns), default=0)
     of_trajectory = {name: getattr(trajectory, name) for name in _OF_TRAJECTORY}
     of_trajectory["info"] = json.loads(as_json(trajectory.info))
@@ -115,12 +116,19 @@ def to_record(row: Row) -> dict[str, Any]:
 
 def from_record(record: dict[str, Any]) -> Row:
     """Return the row of plain data."""
-    turns = [Turn(**turn | {"state_key": _key(turn["state_key"])}) for turn in record["turns"]]
+    turns = []
+    for turn in record["turns"]:
+        told = {name: each for name, each in turn.items() if name not in (*_FORMER, "extras")}
+        former = {_FORMER[name]: each for name, each in turn.items() if each and name in _FORMER}
+        extras = Extras(former | turn.get("extras", {}))
+        turns.append(Turn(**told | {"extras": extras, "state_key": _key(turn["state_key"])}))
     trajectory = Trajectory(0, turns=turns, **{name: record[name] for name in _OF_TRAJECTORY})
     trajectory.last_key = _key(record.get("last_key"))  # stores of earlier versions have none
     return Row(record["task_number"], record["step"], trajectory)
 
 
+_FORMER = {"actor": "actor", "behavior_spreads": "spreads", "learned": "learned", "origin": "origin", "begun": "begun"}
+"""Extras of turns that stores of earlier versions have as fields."""
 _OF_TRAJECTORY = ("task", "success", "ended", "info", "last_observation")
 
 

@@ -4,6 +4,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -11,8 +12,10 @@ from turnwise.base.errors import DataError, RunError
 from turnwise.extensions.stores.rows import Row, read_store, write_store
 from turnwise.extensions.stores.settings import StoreConfig
 
+Settings = TypeVar("Settings", bound=StoreConfig, covariant=True)
 
-class Store:
+
+class Store(Generic[Settings]):
     """Keep trajectories, oldest first.
 
     Args:
@@ -26,7 +29,7 @@ class Store:
         DataError: The store to start with cannot be read, or is of other tasks.
     """
 
-    def __init__(self, settings: StoreConfig, names: Callable[[int], str]):
+    def __init__(self, settings: Settings, names: Callable[[int], str]):
         self.settings = settings
         self.rows: tuple[Row, ...] = ()
         if settings.start is not None:

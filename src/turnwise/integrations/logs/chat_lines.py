@@ -1,64 +1,140 @@
-"""Read JSON Lines with the messages of chat completions, one trajectory per line."""
+"""Read and write JSON Lines with the messages of chat completions, one trajectory per line."""
 
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from turnwise.base.errors import DataError, did_you_mean
-from turnwise.base.jsonl import read_objects
-from turnwise.extensions.gateway.messages import short
+from pydantic import BaseModel, ConfigDict, Field
+
 from turnwise.integrations.logs.logged import (
     Logged,
     Response,
-    member,
-    read_history,
-    read_outcome,
+    as_text,
+    check,
+    conversations,
     read_responses,
     reward_of,
 )
+from turnwise.integrations.logs.messages import as_chat, read_one, read_tools
+from turnwise.integrations.logs.source import Source
 
-OF_RESPONSE = ("reward", "valid", "state_key", "actor")
-"""Keys that a message of the assistant may have in addition to those of the API. With `weight` 0, as in files for
-fine-tuning, it is an example in the prompt, which the model did not give."""
-
-
-def read_chat_lines(path: Path, *, reward: str | None = None) -> Iterator[Logged]:
-    """Yield the trajectories of a file; see `ReadLog`. Other keys of a line are ignored."""
-    for number, line in read_objects(path):
-        where = f"{path}, line {number}"
-        if "messages" not in line:
-            raise DataError(f"{where}: no key 'messages'.{did_you_mean('messages', line)}")
-        step = line.get("step", 1)
-        if not isinstance(step, int) or isinstance(step, bool) or step < 1:
-            raise DataError(f"{where}: step={short(step)}, expected a whole number from 1")
-        failure = line.get("failure")
-        yield Logged(
-            where,
-            _responses(line, where),
-            task=_text(line.get("task")),
-            group=_text(line.get("group")),
-            outcome=read_outcome(reward_of(line, reward, where), line.get("success"), line.get("info"), where),
-            truncated=bool(line.get("truncated")),
-            failure=None if failure is None else str(failure),
-            model=_text(line.get("model")),
-            step=step,
-        )
+ADVANTAGE, METHOD = "turnwise.advantage", "turnwise.method"
+"""Columns with the credit of responses, and with the name of the method that assigned it."""
 
 
-def _responses(line: dict[str, Any], where: str) -> list[Response]:
-    given = line["messages"]
-    responses = read_responses(read_history(given, where), member(line, "tools", list, where))
-    told = [message for message in given if message["role"] == "assistant"]
-    for response, message in zip(responses, told, strict=True):
-        extra = {name: message[name] for name in OF_RESPONSE if message.get(name) is not None}
-        if "reward" in extra:
-            own = read_outcome(extra["reward"], None, None, where)
-            response.reward = own.reward if own else 0.0
-        response.valid = bool(extra.get("valid", True))
-        response.state_key = _text(extra.get("state_key")) or None
-        response.actor = _text(extra.get("actor"))
-    return [response for response, message in zip(responses, told, strict=True) if message.get("weight") != 0]
+class _Line(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    messages: list[Any]
+    system: Any = None
+    tools: list[Any] | None = None
+    step: int = Field(default=1, ge=1)
+    failure: Any = None
+    truncated: bool | None = Field(default=None, strict=False)
+    trajectory: Any = None
 
 
-def _text(value: Any) -> str:
-    return "" if value is None else value if isinstance(value, str) else short(value)
+class _Own(BaseModel):
+    """What a message of the assistant may have in addition to what APIs say of it.
+
+    With `weight` 0, as in files for fine-tuning, it is an example in the prompt, which the model did not give.
+    """
+
+    reward: Any = None
+    valid: bool | None = None
+    state_key: Any = None
+    actor: Any = None
+    weight: float | None = None
+
+
+def read_chat_lines(source: Source) -> Iterator[Logged]:
+    """Yield the trajectories of a file. Other keys of a line are ignored; lines of a `trajectory` are one."""
+    last: Logged | None = None
+    for where, record in source.records():
+        with source.record(where):
+            read = _logged(record, where, source)
+            if last is not None and last.id and last.id == read.id:
+                last.responses += read.responses
+            else:
+                if last is not None:
+                    yield last
+                last = read
+    if last is not None:
+        yield last
+
+
+def _logged(record: Any, where: str, source: Source) -> Logged:
+    line = check(_Line, record, where)
+    given = [*([{"role": "system", "content": line.system}] if line.system else []), *line.messages]
+    messages, own = [], []
+    for number, message in enumerate(given):
+        read = read_one(message, where, f"messages[{number}]", source)
+        messages += read
+        own += [check(_Own, message, f"{where}: messages[{number}]")] * sum(m["role"] == "assistant" for m in read)
+    responses = read_responses(messages, read_tools(line.tools, where))
+    failure = None if line.failure is None else str(line.failure)
+    for response, told in zip(responses, own, strict=True):
+        if told.reward is not None:
+            outcome = source.outcome(told.reward, None, None, where)
+            response.reward = outcome.reward if outcome else 0.0
+            failure = failure or (None if outcome else "the reward of a message is not a number")
+        response.valid = told.valid is not False
+        response.state_key = as_text(told.state_key) or None
+        response.actor = as_text(told.actor)
+    return Logged(
+        where,
+        [response for response, told in zip(responses, own, strict=True) if told.weight != 0],
+        task=as_text(record.get("task")),
+        group=as_text(record.get("group")),
+        outcome=source.outcome(
+            reward_of(record, source.reward, where), record.get("success"), record.get("info"), where
+        ),
+        truncated=bool(line.truncated),
+        failure=failure,
+        model=as_text(record.get("model")),
+        step=line.step,
+        id=as_text(line.trajectory),
+        after=messages[1 + max((i for i, m in enumerate(messages) if m["role"] == "assistant"), default=-1) :],
+    )
+
+
+def write_chat_lines(logged: Sequence[Logged], method: str) -> Iterator[dict[str, Any]]:
+    """Yield a line per conversation; a trajectory of several has lines with one `trajectory`."""
+    for each in logged:
+        parts = conversations(each)
+        for part in parts:
+            after = each.after if part is parts[-1] else []
+            line: dict[str, Any] = {"task": each.task, "group": each.group, "step": each.step, "model": each.model}
+            if len(parts) > 1:
+                line["trajectory"] = each.id or each.where
+            if each.outcome:
+                line |= {"reward": each.outcome.reward, "success": each.outcome.success, "info": each.outcome.info}
+            line |= {"return": each.total, "truncated": each.truncated, "failure": each.failure}
+            kept = {key: value for key, value in line.items() if value not in (None, "", {})}
+            yield {**kept, **columns(part, method), **conversation(part, after)}
+
+
+def columns(part: Sequence[Response], method: str) -> dict[str, Any]:
+    """Return the credit of responses as columns of a line."""
+    if all(response.advantage is None for response in part):
+        return {}
+    return {ADVANTAGE: [response.advantage for response in part], METHOD: method}
+
+
+def conversation(part: Sequence[Response], after: Sequence[Any] = (), *, own: bool = True) -> dict[str, Any]:
+    """Return the messages and tools of a conversation.
+
+    Args:
+        part: Its responses.
+        after: Messages after the last one.
+        own: Whether to add to messages what APIs do not say of them; what the model did not say has the weight 0.
+    """
+    messages = as_chat([*part[-1].history, part[-1].message, *after])
+    said = {len(response.history): response for response in part}
+    for place, message in enumerate(messages if own else ()):
+        if (response := said.get(place)) is not None:
+            told = {"reward": response.reward, "state_key": response.state_key, "actor": response.actor}
+            message |= {key: value for key, value in told.items() if value}
+            message |= {} if response.valid else {"valid": False}
+        elif message["role"] == "assistant":
+            message["weight"] = 0
+    return {"messages": messages, **({"tools": part[-1].tools} if part[-1].tools else {})}

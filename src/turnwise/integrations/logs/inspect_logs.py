@@ -6,15 +6,17 @@ import sys
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from pydantic import BaseModel
 
 from turnwise.base.errors import DataError, did_you_mean
 from turnwise.base.jsonl import MOST_UNPACKED, refuse_many_values
 from turnwise.extensions.gateway.messages import short
-from turnwise.integrations.logs.logged import Logged, member, read_history, read_outcome, read_responses, typed
+from turnwise.integrations.logs.logged import Logged, as_text, check, read_responses
+from turnwise.integrations.logs.messages import read_one
+from turnwise.integrations.logs.source import Source, Undecided
 
 HEADER, SAMPLES, ATTACHED = "header.json", "samples/", "attachment://"
 MOST_OF_MEMBER = 2**28
@@ -32,41 +34,63 @@ GRADES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
 """Rewards of Inspect's grades: correct, partly correct, incorrect, no answer."""
 
 
-def read_inspect(path: Path, *, reward: str | None = None) -> Iterator[Logged]:
-    """Yield the samples of a log; see `ReadLog`. Epochs of a sample are a group."""
-    for where, told, sample in _samples(path):
-        if not isinstance(sample, dict) or "messages" not in sample or "id" not in sample:
-            raise DataError(f"{where}: expected a sample of Inspect, with id and messages")
-        attached = member(sample, "attachments", dict, where)
-        kept = [message for message in member(sample, "messages", list, where) if isinstance(message, dict)]
-        messages = read_history(
-            [_message(message, attached, f"{where}: messages[{number}]") for number, message in enumerate(kept)], where
-        )
-        given = [message.get("source") != "input" for message in kept if message.get("role") == "assistant"]
-        responses = [each for each, own in zip(read_responses(messages), given, strict=True) if own]
-        error, output = sample.get("error"), member(sample, "output", dict, where)
-        value, grade = _score(member(sample, "scores", dict, where), reward, where)
-        yield Logged(
-            where,
-            responses,
-            task=f"{told.get('task', '')} {sample['id']}".strip(),
-            outcome=read_outcome(value, None, {"score": value} if value is not None else None, where),
-            truncated=bool(sample.get("limit")) or grade == "N",
-            failure=None if error is None else str(error.get("message") if isinstance(error, dict) else error),
-            model=str(told.get("model") or output.get("model") or ""),
-        )
+class _Sample(BaseModel):
+    id: Any
+    messages: list[Any]
+    epoch: Any = None
+    uuid: str | None = None
+    attachments: dict[str, Any] | None = None
+    scores: dict[str, Any] | None = None
+    output: dict[str, Any] | None = None
+    error: Any = None
+    invalidation: Any = None
+    limit: Any = None
 
 
-def _samples(path: Path) -> Iterator[tuple[str, dict[str, Any], Any]]:
+class _Log(BaseModel):
+    eval: dict[str, Any]
+    samples: list[Any] | None = None
+
+
+def read_inspect(source: Source) -> Iterator[Logged]:
+    """Yield the samples of a log. Epochs of a sample are a group; an invalidated one gets no credit."""
+    for where, told, given in _samples(source):
+        with source.record(where):
+            yield _logged(check(_Sample, given, where), told, where, source)
+
+
+def _logged(sample: _Sample, told: dict[str, Any], where: str, source: Source) -> Logged:
+    messages, own = [], []
+    for number, message in enumerate(sample.messages):
+        read = read_one(_whole(message, sample.attachments or {}), where, f"messages[{number}]", source)
+        messages += read
+        own += [message.get("source") != "input" for each in read if each["role"] == "assistant"]
+    value, grade = _score(sample.scores or {}, where, source)
+    error, output = sample.error, sample.output or {}
+    failure = None if error is None else as_text(error.get("message") if isinstance(error, dict) else error)
+    if sample.invalidation:
+        reason = sample.invalidation.get("reason") if isinstance(sample.invalidation, dict) else None
+        failure = f"it was invalidated{f': {reason}' if reason else ''}"
+    return Logged(
+        where,
+        [response for response, is_own in zip(read_responses(messages), own, strict=True) if is_own],
+        task=f"{as_text(told.get('task'))} {as_text(sample.id)}".strip(),
+        outcome=source.outcome(value, None, {"score": value} if value is not None else None, where),
+        truncated=bool(sample.limit) or grade == "N",
+        failure=failure,
+        model=as_text(told.get("model") or output.get("model")),
+        id=sample.uuid or ("" if sample.epoch is None else f"{as_text(sample.id)} {as_text(sample.epoch)}"),
+    )
+
+
+def _samples(source: Source) -> Iterator[tuple[str, dict[str, Any], Any]]:
     """Yield place, header and content of every sample."""
-    if path.suffix == ".json":
-        try:
-            whole = _load(path.read_bytes(), str(path))
-        except OSError as error:
-            raise DataError(f"cannot read {path}: {error.strerror}") from None
-        told = member(whole, "eval", dict, str(path))
-        for number, sample in enumerate(member(whole, "samples", list, str(path))):
-            yield f"{path}, samples[{number}]", told, sample
+    path = source.path
+    if path.suffix != ".eval":
+        for where, record in source.records():
+            with source.record(where):
+                log = check(_Log, record, where)
+                yield from ((f"{where}, samples[{n}]", log.eval, each) for n, each in enumerate(log.samples or ()))
         return
     try:
         with zipfile.ZipFile(path) as archive:
@@ -77,11 +101,12 @@ def _samples(path: Path) -> Iterator[tuple[str, dict[str, Any], Any]]:
             if HEADER not in archive.namelist():
                 raise DataError(f"{path} has no {HEADER}: Inspect has not finished it; end the evaluation first")
             where = f"{path}, {HEADER}"
-            told = member(_load(_content(archive, archive.getinfo(HEADER)), where), "eval", dict, where)
+            told = check(_Log, _load(_content(archive, archive.getinfo(HEADER)), where), where).eval
             for entry in sorted(archive.infolist(), key=lambda entry: entry.filename):
                 if entry.filename.startswith(SAMPLES) and entry.filename.endswith(".json"):
                     where = f"{path}, {entry.filename}"
-                    yield where, told, _load(_content(archive, entry), where)
+                    with source.record(where):
+                        yield where, told, _load(_content(archive, entry), where)
     except DAMAGED as error:
         raise DataError(f"{path} is not a log of Inspect, or is damaged: {error}") from None
     except OSError as error:
@@ -128,45 +153,33 @@ def _load(data: bytes, where: str) -> Any:
     return value
 
 
-def _message(message: Mapping[str, Any], attached: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return a message in the form of chat completions: text only, calls nested, what is attached put back."""
-    content = message.get("content")
-    if isinstance(content, list):
-        content = "".join(
-            typed(_whole(part.get("text", ""), attached), str, f"{where}: the text of a part")
-            for part in content
-            if isinstance(part, dict) and part.get("type") == "text"
-        )
-    read = {"role": message.get("role"), "content": _whole(content, attached)}
-    calls = [typed(call, dict, f"{where}: a tool call") for call in member(message, "tool_calls", list, where)]
-    if calls:
-        read["tool_calls"] = [{"function": {"name": c.get("function"), "arguments": c.get("arguments")}} for c in calls]
-    return read
+def _whole(value: Any, attached: Mapping[str, Any]) -> Any:
+    """Put back what is attached."""
+    if isinstance(value, str) and value.startswith(ATTACHED):
+        return attached.get(value.removeprefix(ATTACHED), value)
+    if isinstance(value, list):
+        return [_whole(each, attached) for each in value]
+    return {key: _whole(each, attached) for key, each in value.items()} if isinstance(value, dict) else value
 
 
-def _whole(text: Any, attached: Mapping[str, Any]) -> Any:
-    if isinstance(text, str) and text.startswith(ATTACHED):
-        return attached.get(text.removeprefix(ATTACHED), text)
-    return text
-
-
-def _score(scores: Mapping[str, Any], reward: str | None, where: str) -> tuple[float | None, Any]:
-    """Return the value of a score as a number, and as it was logged. `reward` is SCORER, or SCORER.KEY."""
-    found = {}
+def _score(scores: Mapping[str, Any], where: str, source: Source) -> tuple[Any, Any]:
+    """Return the value of a score as a number, and as it was logged. `--reward` is SCORER, or SCORER.KEY."""
+    found, reward = {}, source.reward
     for name, score in scores.items():
         value = score.get("value") if isinstance(score, dict) else None
         found |= {f"{name}.{key}": part for key, part in value.items()} if isinstance(value, dict) else {name: value}
     if not found:
         return None, None
     if reward is None and len(found) > 1:
-        raise DataError(f"{where}: it has the scores {', '.join(found)}; choose one with --reward NAME")
+        raise Undecided(f"{where}: it has the scores {', '.join(found)}; choose one with --reward NAME")
     name = reward or next(iter(found))
     if name not in found:
         raise DataError(f"{where}: there is no score {name!r}, which --reward names.{did_you_mean(name, found)}")
     value = found[name]
     number = GRADES.get(value) if isinstance(value, str) else value
-    if not isinstance(number, int | float) or abs(number) > sys.float_info.max:  # also too large for a float
-        raise DataError(
+    if number is None or not isinstance(number, int | float) or not abs(number) <= sys.float_info.max:
+        source.unrewarded.append(
             f"{where}: the score {name!r} is {short(value)}, expected a number or one of {', '.join(GRADES)}"
         )
+        return None, value
     return float(number), value

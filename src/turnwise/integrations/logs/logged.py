@@ -1,16 +1,34 @@
 """Define what a log says about a trajectory, whatever its format."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import pydantic
+from pydantic import BaseModel
 
 from turnwise.base.errors import DataError, EnvironmentFault, did_you_mean
-from turnwise.extensions.gateway.errors import BadRequest
-from turnwise.extensions.gateway.messages import Message, read_message, short
+from turnwise.environments.tool_calls import without_reasoning
+from turnwise.extensions.gateway.messages import Message, short
 from turnwise.extensions.gateway.outcome import Outcome, as_outcome
 
-Kind = TypeVar("Kind", dict[str, Any], list[Any], str)
+Model = TypeVar("Model", bound=BaseModel)
+EXPECTED = {
+    "list_type": "a list",
+    "dict_type": "an object",
+    "model_type": "an object",
+    "model_attributes_type": "an object",
+    "string_type": "a text",
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "greater_than_equal": "a whole number from 1",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+}
+"""What a value of another type should have been, by pydantic's name of the error."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -18,7 +36,7 @@ class Response:
     """One response of the model.
 
     Attributes:
-        history: Messages before it.
+        history: Messages before it, as `turnwise.integrations.logs.messages` reads them.
         message: The assistant's message.
         tools: Tools that the model could call, in the form of chat completions.
         reward: Reward of this response alone.
@@ -26,6 +44,11 @@ class Response:
         truncated: Whether it hit its length limit.
         state_key: Names the state; None: the last message that is not the assistant's.
         actor: Name of the agent that gave it, if several took part.
+        prompt_ids, response_ids: Tokens of the whole prompt and of the response, if the log has them.
+        logprobs, entropies: Of the tokens of the response when it was sampled (nats), if known.
+        version: Training steps behind the weights that sampled it.
+        advantage: Its credit, if a method assigned one.
+        told: What else the log says of it, by key.
     """
 
     history: list[Message]
@@ -36,6 +59,13 @@ class Response:
     truncated: bool = False
     state_key: str | None = None
     actor: str = ""
+    prompt_ids: list[int] = dataclasses.field(default_factory=list)
+    response_ids: list[int] = dataclasses.field(default_factory=list)
+    logprobs: list[float] = dataclasses.field(default_factory=list)
+    entropies: list[float] | None = None
+    version: int = 0
+    advantage: float | None = None
+    told: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(slots=True)
@@ -52,6 +82,9 @@ class Logged:
         failure: Why it cannot be learned from, if so.
         model: Name of the model.
         step: Number of the batch, from 1.
+        id: Identifies it, so that it counts once; empty: the log has no identity.
+        after: Messages after the last response.
+        told: What else the log says of it, by key.
     """
 
     where: str
@@ -63,61 +96,53 @@ class Logged:
     failure: str | None = None
     model: str = ""
     step: int = 1
+    id: str = ""
+    after: list[Message] = dataclasses.field(default_factory=list)
+    told: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def total(self) -> float:
+        """Sum of its rewards."""
+        return sum(each.reward for each in self.responses) + (self.outcome.reward if self.outcome else 0.0)
 
 
-class ReadLog(Protocol):
-    """Read a log file."""
-
-    def __call__(self, path: Path, *, reward: str | None) -> Iterator[Logged]:
-        """Yield its trajectories.
-
-        Args:
-            path: The file.
-            reward: Name of the key, scorer or evaluation that gives the reward; None: the format's usual one.
-
-        Raises:
-            DataError: The file is not such a log; the message names the place.
-        """
-        ...
-
-
-KINDS: dict[type, str] = {dict: "an object", list: "a list", str: "a text"}
-"""Names of JSON's types, for errors."""
-
-
-def member(given: Mapping[str, Any], key: str, kind: type[Kind], where: str) -> Kind:
-    """Return a value of an object; an empty one if it is null or missing.
+def check(model: type[Model], value: Any, where: str) -> Model:
+    """Return a value as a model of what a format says.
 
     Raises:
-        DataError: It is of another type.
+        DataError: A key is missing, or a value is of another type.
     """
-    value = given.get(key)
-    return kind() if value is None else typed(value, kind, f"{where}: {key}")
-
-
-def typed(value: Any, kind: type[Kind], what: str) -> Kind:
-    """Return a value if it is of a type.
-
-    Raises:
-        DataError: It is not; the message calls it `what`.
-    """
-    if not isinstance(value, kind):
-        raise DataError(f"{what} is {short(value)}, expected {KINDS[kind]}")
-    return value
-
-
-def read_history(given: Any, where: str) -> list[Message]:
-    """Read a list of messages of chat completions.
-
-    Raises:
-        DataError: It is not such a list.
-    """
-    if not isinstance(given, list):
-        raise DataError(f"{where}: expected a list of messages, got {type(given).__name__}")
     try:
-        return [read_message(message, f"messages[{index}]") for index, message in enumerate(given)]
-    except BadRequest as error:
-        raise DataError(f"{where}: {error.message}") from None
+        return model.model_validate(value)
+    except pydantic.ValidationError as error:
+        errors = error.errors(include_url=False)
+    first, parts = errors[0], errors[0]["loc"]
+    alike = [each for each in errors if each["loc"][:-1] == parts[:-1] and each["input"] is first["input"]]
+    parts = parts[:-1] if len(alike) > 1 else parts  # the last one names what it may be
+    place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).lstrip(".")
+    if first["type"] == "missing":
+        key = str(first["loc"][-1])
+        inside = first["input"] if isinstance(first["input"], dict) else {}
+        raise DataError(f"{where}: no key {key!r}.{did_you_mean(key, map(str, inside))}")
+    expected = " or ".join(dict.fromkeys(EXPECTED.get(each["type"], each["msg"]) for each in alike))
+    raise DataError(f"{where}{': ' + place if place else ''} is {short(first['input'])}, expected {expected}")
+
+
+def checked_ids(response: Response, where: str) -> None:
+    """Raise unless the tokens of a response are such, with a log-probability each or none.
+
+    Raises:
+        DataError: They are not.
+    """
+    if wrong := next(
+        (token for token in (*response.prompt_ids, *response.response_ids) if not 0 <= token < 2**31), None
+    ):
+        raise DataError(f"{where}: the token id {short(wrong)} is not one, expected 0 to 2147483647")
+    for name, values in (("log-probabilities", response.logprobs), ("entropies", response.entropies or [])):
+        if values and len(values) != len(response.response_ids):
+            raise DataError(
+                f"{where}: {len(values)} {name} of {len(response.response_ids)} tokens, expected one for each"
+            )
 
 
 def read_responses(messages: Sequence[Message], tools: Any = ()) -> list[Response]:
@@ -154,3 +179,37 @@ def read_outcome(reward: Any, success: Any, info: Any, where: str) -> Outcome | 
         return as_outcome({"reward": reward, "success": success, "info": info if isinstance(info, dict) else {}})
     except EnvironmentFault as fault:
         raise DataError(f"{where}: {str(fault).replace('the harness gave', 'found')}") from None
+
+
+def as_text(value: Any) -> str:
+    """Return a name that a log may give as a number."""
+    return "" if value is None else value if isinstance(value, str) else short(value)
+
+
+def is_same(one: Message, other: Message) -> bool:
+    """Return whether two messages say the same; agents leave reasoning out when they send a response again."""
+    called = [[call["function"] for call in message.get("tool_calls", ())] for message in (one, other)]
+    said = [without_reasoning(message["content"]).strip() for message in (one, other)]
+    return one["role"] == other["role"] and said[0] == said[1] and called[0] == called[1]
+
+
+def continues(one: Response, other: Response) -> bool:
+    """Return whether a response's history begins with that of an earlier one and its response."""
+    length = len(one.history)
+    return (
+        len(other.history) > length
+        and other.tools == one.tools
+        and is_same(other.history[length], one.message)
+        and all(map(is_same, other.history, one.history))
+    )
+
+
+def conversations(logged: Logged) -> list[list[Response]]:
+    """Part the responses of a trajectory: each continues the last one of its conversation."""
+    parts: list[list[Response]] = []
+    for response in logged.responses:
+        part = next((part for part in reversed(parts) if continues(part[-1], response)), None)
+        if part is None:
+            parts.append(part := [])
+        part.append(response)
+    return parts

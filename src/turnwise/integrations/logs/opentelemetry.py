@@ -1,108 +1,148 @@
-"""Read OpenTelemetry spans of generative AI: OTLP as JSON, one export per line or per file.
+"""Read and write OpenTelemetry spans of generative AI: OTLP as JSON, one export per line or per file.
 
 The spans follow the semantic conventions `gen_ai.*`, with the messages as attributes (version 1.37 or later).
 """
 
+import datetime
 import json
-import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from pydantic import BaseModel
+
 from turnwise.base.errors import DataError
-from turnwise.base.jsonl import UNREADABLE, open_text, read_objects
 from turnwise.extensions.gateway.messages import Message, short
-from turnwise.integrations.logs.logged import Logged, Response, member, read_history, read_outcome, typed
+from turnwise.integrations.logs.logged import Logged, Response, as_text, check
+from turnwise.integrations.logs.messages import read_history, read_one, read_tools
+from turnwise.integrations.logs.source import Source, Undecided
 
 CALLS = ("chat", "generate_content", "text_completion")
 """Values of gen_ai.operation.name that are calls of a model."""
 REWARD, SUCCESS, TASK = "turnwise.reward", "turnwise.success", "turnwise.task"
 """Attributes of our own, on any span of a trajectory."""
 EVALUATION = "gen_ai.evaluation"
-WHOLE = re.compile(r"-?[0-9]{1,30}")
 
 
-def read_opentelemetry(path: Path, *, reward: str | None = None) -> Iterator[Logged]:
-    """Yield the trajectories of a file; see `ReadLog`.
+class _Scope(BaseModel):
+    spans: list[Any] = []
 
-    Calls with the same gen_ai.conversation.id are a trajectory, else those of the same trace. The reward is the
-    attribute turnwise.reward of any of its spans, or the score of the event gen_ai.evaluation.result that `reward`
-    names.
+
+class _Resource(BaseModel):
+    scopeSpans: list[_Scope | None] | None = None
+
+
+class _Export(BaseModel):
+    resourceSpans: list[_Resource | None] | None = None
+
+
+class _Data(BaseModel):
+    name: Any = None
+    traceId: str | None = None
+    spanId: str | None = None
+    parentSpanId: str | None = None
+    startTimeUnixNano: int | str | None = None
+    attributes: list[Any] | dict[str, Any] | None = None
+    events: list[Any] | None = None
+    status: dict[str, Any] | str | int | None = None
+
+
+class _Values(BaseModel):
+    values: list[Any] = []
+
+
+def read_opentelemetry(source: Source) -> Iterator[Logged]:
+    """Yield the trajectories of a file.
+
+    Calls with the same gen_ai.conversation.id are a trajectory, else those of the same trace; a span without either is
+    one by itself. The reward is the attribute turnwise.reward of any of its spans, or the score of the event
+    gen_ai.evaluation.result that `--reward` names. A span counts once, however often it was exported.
     """
     spans: dict[str, list[_Span]] = defaultdict(list)
     conversations: dict[str, str] = {}  # by trace
-    for where, data in _exports(path):
-        for span in _spans(data, where):
-            spans[span.trace].append(span)
-            if conversation := span.attributes.get("gen_ai.conversation.id"):
-                conversations.setdefault(span.trace, str(conversation))
+    seen: set[tuple[str, str]] = set()
+    for where, data in source.records():
+        for place, given in _spans(data, where, source):
+            with source.record(place):
+                span = _Span(check(_Data, given, place), place)
+                if span.id and (span.trace, span.id) in seen:
+                    source.repeated += 1
+                    continue
+                seen.add((span.trace, span.id))
+                spans[span.trace].append(span)
+                if conversation := span.attributes.get("gen_ai.conversation.id"):
+                    conversations.setdefault(span.trace, str(conversation))
     together: dict[str, list[_Span]] = defaultdict(list)
     for trace, members in spans.items():
         for span in members:
             together[str(span.attributes.get("gen_ai.conversation.id") or conversations.get(trace, trace))].append(span)
     for name, members in together.items():
-        members.sort(key=lambda span: span.begun)
-        logged = _trajectory(name, members, reward)
-        if logged.responses or logged.outcome:
-            yield logged
+        with source.record(members[0].where):
+            members.sort(key=lambda span: span.begun)
+            logged = _trajectory(name, members, source)
+            if logged.responses or logged.outcome:
+                yield logged
 
 
 class _Span:
     """One span, with plain attributes."""
 
-    def __init__(self, data: Mapping[str, Any], where: str):
-        self.where = f"{where}, span {short(data.get('name'))}"
-        self.trace = str(data.get("traceId") or "")
-        self.begun = _whole(data.get("startTimeUnixNano") or 0, f"{self.where}: startTimeUnixNano")
-        self.attributes = _attributes(data, self.where)
+    def __init__(self, data: _Data, where: str):
+        self.where = f"{where}, span {short(data.name)}"
+        self.id = data.spanId or ""
+        self.parent = data.parentSpanId or ""
+        self.trace = data.traceId or f"span {self.id} at {where}"
+        self.begun = _time(data.startTimeUnixNano, f"{self.where}: startTimeUnixNano")
+        self.attributes = _attributes(data.attributes, self.where)
         self.evaluations = [
-            _attributes(event, self.where)
-            for event in member(data, "events", list, self.where)
+            _attributes(event.get("attributes"), self.where)
+            for event in data.events or ()
             if isinstance(event, dict) and str(event.get("name", "")).startswith(EVALUATION)
         ]
-        self.failed = member(data, "status", dict, self.where).get("code") in (2, "STATUS_CODE_ERROR")
+        code = data.status.get("code") if isinstance(data.status, dict) else data.status
+        self.failed = code in (2, "2", "STATUS_CODE_ERROR", "ERROR", "Error", "error")
+        self.is_call = self.attributes.get("gen_ai.operation.name") in CALLS
 
 
-def _exports(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def _spans(data: Any, where: str, source: Source) -> Iterator[tuple[str, Any]]:
+    with source.record(where):
+        if not isinstance(data, dict) or not ({"resourceSpans", "resourceLogs"} & data.keys()):
+            raise DataError(f"{where}: expected an export of OTLP with the key 'resourceSpans'")
+        scopes = [
+            scope
+            for resource in check(_Export, data, where).resourceSpans or ()
+            for scope in (resource.scopeSpans if resource else None) or ()
+            if scope
+        ]
+        for number, span in enumerate(span for scope in scopes for span in scope.spans):
+            yield f"{where}, span {number + 1}", span
+
+
+def _time(value: int | str | None, what: str) -> int:
+    """Return a time in nanoseconds, which OTLP writes as text, and some exporters as a date."""
+    if value is None or isinstance(value, int):
+        return value or 0
     try:
-        with open_text(path) as file:
-            whole = json.loads(file.read())
-    except DataError:
-        raise
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror or error}") from None
-    except (*UNREADABLE, RecursionError):  # one export per line
-        for number, line in read_objects(path):
-            yield f"{path}, line {number}", line
-        return
-    for number, part in enumerate(whole if isinstance(whole, list) else [whole]):
-        yield f"{path}, export {number}" if isinstance(whole, list) else str(path), part
+        if value.isdecimal() and len(value) < 30:
+            return int(value)
+        return int(datetime.datetime.fromisoformat(value).timestamp() * 1e9)
+    except (ValueError, OverflowError):
+        raise DataError(f"{what} is {short(value)}, expected a whole number of nanoseconds, or a date") from None
 
 
-def _spans(data: Any, where: str) -> Iterator[_Span]:
-    if not isinstance(data, dict) or not ({"resourceSpans", "resourceLogs"} & data.keys()):
-        raise DataError(f"{where}: expected an export of OTLP with the key 'resourceSpans'")
-    for resource in _objects(data, "resourceSpans", where):
-        for scope in _objects(resource, "scopeSpans", where):
-            for span in _objects(scope, "spans", where):
-                yield _Span(span, where)
-
-
-def _objects(data: dict[str, Any], key: str, where: str) -> list[dict[str, Any]]:
-    return [typed(each, dict, f"{where}: a value in {key}") for each in member(data, key, list, where)]
-
-
-def _attributes(data: Mapping[str, Any], where: str) -> dict[str, Any]:
-    if isinstance(given := data.get("attributes"), dict):
+def _attributes(given: Any, where: str) -> dict[str, Any]:
+    if isinstance(given, dict):
         return given
-    return _pairs(member(data, "attributes", list, where), f"{where}: attributes")
+    return _pairs(check(_Values, {"values": given or []}, f"{where}: attributes").values, f"{where}: attributes")
 
 
 def _pairs(given: list[Any], where: str) -> dict[str, Any]:
     """Return KeyValues of OTLP as plain data."""
     pairs = [pair for pair in given if isinstance(pair, dict) and "key" in pair]
-    return {typed(pair["key"], str, f"{where}: a key"): _value(pair.get("value"), where) for pair in pairs}
+    for pair in pairs:
+        if not isinstance(pair["key"], str):
+            raise DataError(f"{where}: a key is {short(pair['key'])}, expected a text")
+    return {str(pair["key"]): _value(pair.get("value"), where) for pair in pairs}
 
 
 def _value(value: Any, where: str) -> Any:
@@ -111,24 +151,19 @@ def _value(value: Any, where: str) -> Any:
         return value
     ((kind, inner),) = value.items()
     if kind in ("arrayValue", "kvlistValue"):
-        values = member(typed(inner, dict, f"{where}: {kind}"), "values", list, where)
+        values = check(_Values, inner, f"{where}: {kind}").values
         return [_value(each, where) for each in values] if kind == "arrayValue" else _pairs(values, where)
-    return _whole(inner, f"{where}: intValue") if kind == "intValue" else inner
+    if kind == "intValue" and isinstance(inner, str) and inner.lstrip("-").isdecimal() and len(inner) < 30:
+        return int(inner)
+    if kind == "intValue" and not isinstance(inner, int):
+        raise DataError(f"{where}: intValue is {short(inner)}, expected a whole number")
+    return inner
 
 
-def _whole(value: Any, what: str) -> int:
-    """Return a whole number, which OTLP writes as text."""
-    if isinstance(value, str) and WHOLE.fullmatch(value):
-        return int(value)
-    if not isinstance(value, int):
-        raise DataError(f"{what} is {short(value)}, expected a whole number")
-    return value
-
-
-def _trajectory(name: str, spans: list[_Span], reward: str | None) -> Logged:
-    calls = [span for span in spans if span.attributes.get("gen_ai.operation.name") in CALLS]
+def _trajectory(name: str, spans: list[_Span], source: Source) -> Logged:
+    calls = _once([span for span in spans if span.is_call], spans, source)
     told = {key: value for span in spans for key, value in span.attributes.items()}
-    where = calls[0].where if calls else spans[0].where
+    where, reward = calls[0].where if calls else spans[0].where, source.reward
     scores = {
         str(each.get(f"{EVALUATION}.name")): each.get(f"{EVALUATION}.score.value")
         for span in spans
@@ -138,19 +173,39 @@ def _trajectory(name: str, spans: list[_Span], reward: str | None) -> Logged:
     if reward is not None and reward not in told and scores and reward not in scores:
         raise DataError(f"{where}: the trajectory {name} has the evaluations {', '.join(scores)}, not {reward!r}")
     if reward is None and REWARD not in told and len(scores) > 1:
-        raise DataError(f"{where}: the trajectory {name} has the evaluations {', '.join(scores)}; choose with --reward")
+        raise Undecided(f"{where}: the trajectory {name} has the evaluations {', '.join(scores)}; choose with --reward")
     value = told.get(reward, scores.get(reward)) if reward else told.get(REWARD, next(iter(scores.values()), None))
     return Logged(
         where,
-        [response for span in calls for response in _responses(span)],
-        task=str(told.get(TASK) or ""),
-        outcome=read_outcome(value, told.get(SUCCESS), {"conversation": name}, where),
+        [response for span in calls for response in _responses(span, source)],
+        task=as_text(told.get(TASK)),
+        outcome=source.outcome(value, told.get(SUCCESS), {"conversation": name}, where),
         failure="its last call of the model failed" if calls and calls[-1].failed else None,
-        model=str(next((span.attributes.get("gen_ai.request.model") for span in calls), "") or ""),
+        model=as_text(next((span.attributes.get("gen_ai.request.model") for span in calls), "")),
     )
 
 
-def _responses(span: _Span) -> Iterator[Response]:
+def _once(calls: list[_Span], spans: list[_Span], source: Source) -> list[_Span]:
+    """Leave out a call that an outer span, of another library, tells as well: the same answer, around it."""
+    by_id = {span.id: span for span in spans if span.id}
+    kept = []
+    for span in calls:
+        above, seen = by_id.get(span.parent), {span.id}
+        while above and above.id not in seen and not (above.is_call and _said(above) == _said(span)):
+            seen.add(above.id)
+            above = by_id.get(above.parent)
+        if not above or above.id in seen:
+            kept.append(span)
+        else:
+            source.repeated += 1
+    return kept
+
+
+def _said(span: _Span) -> Any:
+    return span.attributes.get("gen_ai.output.messages")
+
+
+def _responses(span: _Span, source: Source) -> Iterator[Response]:
     """Yield the responses of a call. Many exporters leave out the messages, and then there is nothing to learn."""
     asked, answered = (_json(span, f"gen_ai.{side}.messages") for side in ("input", "output"))
     if span.failed and not answered:
@@ -162,17 +217,16 @@ def _responses(span: _Span) -> Iterator[Response]:
         )
     system = _json(span, "gen_ai.system_instructions")
     begin = [{"role": "system", "parts": system}] if system else []
-    history = read_history(
-        [each for message in [*begin, *asked] for each in _messages(message, span.where)], span.where
-    )
-    tools = [_tool(tool) for tool in _json(span, "gen_ai.tool.definitions")]
+    history = read_history([*begin, *asked], span.where, source)
+    tools = read_tools(_json(span, "gen_ai.tool.definitions"), span.where)
     for message in answered:
-        read = read_history(_messages({"role": "assistant", **message}, span.where), span.where)
-        if len(read) != 1:
+        read = read_one({"role": "assistant", **message}, span.where, "gen_ai.output.messages", source)
+        if len(read) != 1 or read[0]["role"] != "assistant":
             raise DataError(f"{span.where}: gen_ai.output.messages has answers of tools in a message of the model")
         truncated = message.get("finish_reason") == "length"
-        actor = str(span.attributes.get("gen_ai.agent.name") or "")
-        yield Response(history, read[0], tools, truncated=truncated, actor=actor)
+        yield Response(
+            history, read[0], tools, truncated=truncated, actor=as_text(span.attributes.get("gen_ai.agent.name"))
+        )
 
 
 def _json(span: _Span, name: str) -> list[Any]:
@@ -187,30 +241,56 @@ def _json(span: _Span, name: str) -> list[Any]:
     return value
 
 
-def _messages(message: dict[str, Any], where: str) -> list[Message]:
-    """Turn a message of parts into those of chat completions; what tools answered are messages of their own."""
-    if "parts" not in message:
-        return [message]
-    given = member(message, "parts", list, where)
-    parts = [part if isinstance(part, dict) else {"type": "text", "content": part} for part in given]
-    texts = [str(part.get("content") or "") for part in parts if part.get("type") == "text"]
-    calls = [
-        {"function": {"name": part.get("name"), "arguments": part.get("arguments") or {}}}
-        for part in parts
-        if part.get("type") == "tool_call"
-    ]
-    answers = [part for part in parts if part.get("type") == "tool_call_response"]
-    made: list[Message] = [{"role": "tool", "content": _plain(part)} for part in answers]
-    if texts or calls or not answers:
-        said = {"role": message.get("role"), "content": "".join(texts)}
-        made.append({**said, "tool_calls": calls} if calls else said)
-    return made
+def write_opentelemetry(logged: Sequence[Logged], method: str) -> Iterator[dict[str, Any]]:
+    """Yield an export per trajectory, a span per response."""
+    for number, each in enumerate(logged):
+        spans = []
+        for place, response in enumerate(each.responses):
+            own: dict[str, Any] = {
+                "gen_ai.operation.name": "chat",
+                "gen_ai.request.model": each.model,
+                "gen_ai.conversation.id": each.id or each.where,
+                "gen_ai.agent.name": response.actor,
+                "gen_ai.input.messages": json.dumps([_parts(message) for message in response.history]),
+                "gen_ai.output.messages": json.dumps(
+                    [{**_parts(response.message), "finish_reason": "length" if response.truncated else "stop"}]
+                ),
+                "gen_ai.tool.definitions": json.dumps(response.tools) if response.tools else "",
+                TASK: each.task,
+            }
+            if response.advantage is not None:
+                own |= {"turnwise.advantage": response.advantage, "turnwise.method": method}
+            if response is each.responses[-1] and (each.outcome or each.total):
+                own |= {REWARD: each.total, SUCCESS: each.outcome.success if each.outcome else each.total > 0}
+            spans.append(
+                {
+                    "traceId": f"{number + 1:032x}",
+                    "spanId": f"{place + 1:016x}",
+                    "name": f"chat {each.model}".strip(),
+                    "kind": 3,
+                    "startTimeUnixNano": str(place + 1),
+                    "endTimeUnixNano": str(place + 2),
+                    "attributes": [{"key": key, "value": _any(value)} for key, value in own.items() if value != ""],
+                }
+            )
+        yield {"resourceSpans": [{"scopeSpans": [{"scope": {"name": "turnwise"}, "spans": spans}]}]}
 
 
-def _plain(part: Mapping[str, Any]) -> str:
-    given = part.get("response", part.get("result"))
-    return given if isinstance(given, str) else json.dumps(given)
+def _any(value: Any) -> dict[str, Any]:
+    kind = (
+        "boolValue" if isinstance(value, bool) else "doubleValue" if isinstance(value, int | float) else "stringValue"
+    )
+    return {kind: value}
 
 
-def _tool(tool: dict[str, Any]) -> dict[str, Any]:
-    return tool if "function" in tool else {"type": "function", "function": {**tool}}
+def _parts(message: Message) -> dict[str, Any]:
+    parts: list[dict[str, Any]] = []
+    if "reasoning_content" in message:
+        parts.append({"type": "reasoning", "content": message["reasoning_content"]})
+    if message["role"] == "tool":
+        parts.append({"type": "tool_call_response", "response": message["content"], "id": message.get("tool_call_id")})
+    elif message["content"] or not message.get("tool_calls"):
+        parts.append({"type": "text", "content": message["content"]})
+    for call in message.get("tool_calls", ()):
+        parts.append({"type": "tool_call", "id": call.get("id"), **call["function"]})
+    return {"role": message["role"], "parts": parts}

@@ -1,19 +1,21 @@
 """Turn what a log says into trajectories, with token ids, log-probabilities and entropies if a model is at hand."""
 
-import json
+import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from turnwise.base.errors import DataError
+from turnwise.environments.plain import sound_text
 from turnwise.extensions.gateway.errors import BadRequest
-from turnwise.extensions.gateway.messages import Message, history_keys, last_message
+from turnwise.extensions.gateway.messages import history_keys, last_message
+from turnwise.extensions.gateway.outcome import Outcome
 from turnwise.extensions.gateway.prompter import Prompter
-from turnwise.integrations.logs.logged import Logged, Response
-from turnwise.models.policy import Policy
-from turnwise.objective.gradient import Budget
-from turnwise.objective.scorer import Scorer
-from turnwise.objective.tokens import Sequences
+from turnwise.integrations.logs.logged import Logged, Response, continues
+from turnwise.integrations.logs.messages import text_of
 from turnwise.rollout.trajectory import Trajectory, Turn
+
+if TYPE_CHECKING:
+    from turnwise.models.policy import Policy
 
 NAME_CHARS = 80
 """Longest name of a task that is made from its prompt (characters)."""
@@ -49,23 +51,31 @@ def _trajectory(logged: Logged, group: int) -> Trajectory:
     outcome, failure = logged.outcome, logged.failure
     first = last_message(logged.responses[0].history) if logged.responses else ""
     trajectory = Trajectory(group, logged.task or " ".join(first.split())[:NAME_CHARS] or "unknown")
+    whole: list[int] | None = None  # tokens up to the end of the last response, if they are known
     for index, response in enumerate(logged.responses):
-        observation = last_message(response.history)
+        observation, ids = last_message(response.history), response.prompt_ids
+        fresh = not index or not continues(logged.responses[index - 1], response)
+        fresh = fresh or (bool(ids) and (whole is None or ids[: len(whole)] != whole))
         trajectory.turns.append(
             Turn(
                 observation,
                 observation if response.state_key is None else response.state_key,
-                [],
-                [],
-                [],
+                ids if fresh else ids[len(whole or ()) :],
+                list(response.response_ids),
+                list(response.logprobs),
                 text_of(response.message),
                 response.truncated,
                 reward=response.reward,
                 valid=response.valid,
-                fresh=not index or not continues(logged.responses[index - 1], response),
-                actor=response.actor,
+                fresh=fresh,
+                behavior_entropies=response.entropies,
+                version=response.version,
             )
         )
+        if response.actor:
+            trajectory.turns[-1].put(actor=response.actor)
+        whole = [*ids, *response.response_ids] if ids else None
+    trajectory.last_observation = last_message(logged.after)
     failure = failure or None  # an empty text tells of none
     if failure is None and outcome is None and not any(response.reward for response in logged.responses):
         failure = "the log gives no reward"
@@ -81,24 +91,22 @@ def _trajectory(logged: Logged, group: int) -> Trajectory:
     return trajectory
 
 
-def continues(one: Response, other: Response) -> bool:
-    """Return whether a response's history begins with that of an earlier one and its response."""
-    length = len(one.history)
-    return (
-        len(other.history) > length
-        and other.history[length] == one.message
-        and other.history[:length] == one.history
-        and other.tools == one.tools
-    )
+def sound(value: Any) -> Any:
+    """Return a value whose texts can be written as UTF-8; JSON allows half surrogate pairs."""
+    if isinstance(value, str):
+        return sound_text(value)
+    if isinstance(value, dict):
+        return {sound(key): sound(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(sound, value))
+    if isinstance(value, Logged | Response | Outcome):
+        return dataclasses.replace(
+            value, **{field.name: sound(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        )
+    return value
 
 
-def text_of(message: Message) -> str:
-    """Return what the model said, with its tool calls in the text form of most chat models."""
-    calls = [f"<tool_call>\n{json.dumps(call['function'])}\n</tool_call>" for call in message.get("tool_calls", ())]
-    return "\n".join(filter(None, (message["content"], *calls)))
-
-
-def score(logged: Sequence[Logged], trajectories: Sequence[Trajectory], policy: Policy, settings: Any) -> None:
+def score(logged: Sequence[Logged], trajectories: Sequence[Trajectory], policy: "Policy", settings: Any) -> None:
     """Fill in token ids, log-probabilities and entropies under a model, as if it had given the responses.
 
     Args:
@@ -110,6 +118,10 @@ def score(logged: Sequence[Logged], trajectories: Sequence[Trajectory], policy: 
     Raises:
         DataError: A conversation is too long for the model, or its chat template refuses it.
     """
+    from turnwise.objective.gradient import Budget
+    from turnwise.objective.scorer import Scorer
+    from turnwise.objective.tokens import Sequences
+
     prompter = Prompter(policy.format)
     for told, trajectory in zip(logged, trajectories, strict=True):
         _encode(told, trajectory, prompter, policy)
@@ -123,11 +135,14 @@ def score(logged: Sequence[Logged], trajectories: Sequence[Trajectory], policy: 
         turn.behavior_logprobs, turn.behavior_entropies = logprob_T[begin:end].tolist(), entropy_T[begin:end].tolist()
 
 
-def _encode(logged: Logged, trajectory: Trajectory, prompter: Prompter, policy: Policy) -> None:
-    fmt, whole = policy.format, list[int]()
+def _encode(logged: Logged, trajectory: Trajectory, prompter: Prompter, policy: "Policy") -> None:
+    """Fill in the tokens that the policy reads; those of the log are kept where its prompt is what the policy reads."""
+    fmt, whole, own = policy.format, list[int](), dict[int, list[int]]()
     for index, (response, turn) in enumerate(zip(logged.responses, trajectory.turns, strict=True)):
+        turn.fresh = not index or not continues(logged.responses[index - 1], response)
+        own = {} if turn.fresh else own
         sampled = {
-            place: [*fmt.text_ids(text_of(message)), fmt.stop_id]
+            place: own.get(place) or [*fmt.text_ids(text_of(message)), fmt.stop_id]
             for place, message in enumerate(response.history)
             if message["role"] == "assistant"
         }
@@ -137,7 +152,9 @@ def _encode(logged: Logged, trajectory: Trajectory, prompter: Prompter, policy: 
         except BadRequest as error:
             raise DataError(f"{logged.where}, response {index + 1}: {error.message}") from None
         turn.prompt_ids = ids if turn.fresh else ids[len(whole) :]
-        turn.response_ids = [*fmt.text_ids(turn.response), fmt.stop_id]
+        if not response.response_ids or response.prompt_ids != ids:
+            turn.response_ids = [*fmt.text_ids(turn.response), *([] if turn.truncated else [fmt.stop_id])]
+        own = {**own, len(response.history): turn.response_ids}
         whole = [*ids, *turn.response_ids]
         if len(whole) > policy.max_context:
             raise DataError(

@@ -1,63 +1,166 @@
-"""Read the results.jsonl that `vf-eval` of verifiers saves."""
+"""Read what verifiers saves: the results.jsonl of `vf-eval`, and the traces.jsonl of its version 1."""
 
-import contextlib
-import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-from turnwise.base.jsonl import read_objects
-from turnwise.integrations.logs.logged import Logged, member, read_history, read_outcome, read_responses, reward_of
+from pydantic import BaseModel
 
-NEEDED = ("example_id", "prompt", "completion")
+from turnwise.base.errors import DataError, did_you_mean
+from turnwise.integrations.logs.logged import Logged, Response, as_text, check, checked_ids, read_responses, reward_of
+from turnwise.integrations.logs.messages import Message, read_history, read_one, read_tools
+from turnwise.integrations.logs.source import Source
 
 
-def read_verifiers(path: Path, *, reward: str | None = None) -> Iterator[Logged]:
-    """Yield the trajectories of a file; see `ReadLog`. Rollouts of an example are a group."""
-    for number, line in read_objects(path, NEEDED):
-        where = f"{path}, line {number}"
-        prompt, completion = _messages(line, "prompt", "user", where), _messages(line, "completion", "assistant", where)
-        messages = read_history([*prompt, *completion], where)
-        tools = [_tool(tool) for tool in member(line, "tool_defs", list, where)]
-        responses = [each for each in read_responses(messages, tools) if len(each.history) >= len(prompt)]
-        error = line.get("error")
-        metrics = line.get("metrics") if isinstance(line.get("metrics"), dict) else {}
-        yield Logged(
-            where,
-            responses,
-            task=" ".join(str(part) for part in (line.get("task"), line["example_id"]) if part is not None),
-            outcome=read_outcome(reward_of(line, reward, where), None, metrics, where),
-            truncated=bool(line.get("is_truncated")),
-            failure=None if error is None else _cause(error),
-            model=str(line.get("model") or ""),
-        )
+class _Line(BaseModel):
+    example_id: Any
+    prompt: str | list[Any] | None
+    completion: str | list[Any] | None
+    tool_defs: list[Any] | None = None
+    metrics: Any = None
+
+
+def read_verifiers(source: Source) -> Iterator[Logged]:
+    """Yield the trajectories of a file. Rollouts of an example are a group."""
+    for where, record in source.records():
+        with source.record(where):
+            line = check(_Line, record, where)
+            prompt = _messages(line.prompt, "user", f"{where}: prompt", source)
+            messages = [*prompt, *_messages(line.completion, "assistant", f"{where}: completion", source)]
+            error = record.get("error")
+            yield Logged(
+                where,
+                [
+                    response
+                    for response in read_responses(messages, read_tools(line.tool_defs, f"{where}: tool_defs"))
+                    if len(response.history) >= len(prompt)
+                ],
+                task=" ".join(str(part) for part in (record.get("task"), line.example_id) if part is not None),
+                outcome=source.outcome(reward_of(record, source.reward, where), None, line.metrics, where),
+                truncated=bool(record.get("is_truncated")),
+                failure=None if error is None else _cause(error),
+                model=as_text(record.get("model")),
+                id=as_text(record.get("trajectory_id")),
+            )
 
 
 def _cause(error: Any) -> str:
     return str(error.get("error_chain_str") or error.get("error") or error) if isinstance(error, dict) else str(error)
 
 
-def _messages(line: dict[str, Any], key: str, role: str, where: str) -> list[Any]:
-    """Return messages in the form of chat completions; a text is one message."""
-    if isinstance(given := line[key], str):
-        return [{"role": role, "content": given}]
-    return [_message(message, f"{where}: {key}[{n}]") for n, message in enumerate(member(line, key, list, where))]
+def _messages(given: Any, role: str, where: str, source: Source) -> list[Message]:
+    """Return messages; a text is one."""
+    return read_history([{"role": role, "content": given}] if isinstance(given, str) else given or [], where, source)
 
 
-def _message(message: Any, where: str) -> Any:
-    if not isinstance(message, dict) or not message.get("tool_calls"):
-        return message
-    return {**message, "tool_calls": [_call(call) for call in member(message, "tool_calls", list, where)]}
+class _Node(BaseModel):
+    message: dict[str, Any]
+    parent: int | None = None
+    sampled: bool = False
+    token_ids: list[int] = []
+    mask: list[bool] = []
+    logprobs: list[float] = []
+    entropies: list[float] | None = None
+    tools: list[Any] = []
 
 
-def _call(call: Any) -> Any:
-    """Return a tool call in the form of chat completions; versions write it as an object, flat, or as its JSON."""
-    with contextlib.suppress(ValueError):
-        call = json.loads(call) if isinstance(call, str) else call
-    return {"function": call} if isinstance(call, dict) and "function" not in call else call
+class _Reward(BaseModel):
+    score: float | None
+    weight: float = 1.0
 
 
-def _tool(tool: Any) -> Any:
-    if isinstance(tool, dict) and "function" not in tool and "name" in tool:
-        return {"type": "function", "function": {key: value for key, value in tool.items() if key != "strict"}}
-    return tool
+class _Trace(BaseModel):
+    nodes: list[Any]
+    id: str = ""
+    agent: dict[str, Any] = {}
+    task: dict[str, Any] = {}
+    tools: list[Any] = []
+    rewards: dict[str, _Reward | None] = {}
+    metrics: dict[str, Any] = {}
+    calls: list[dict[str, Any]] = []
+    errors: list[dict[str, Any]] = []
+    stop_condition: str | None = None
+
+
+class _Episode(BaseModel):
+    traces: list[Any]
+    task: dict[str, Any] = {}
+    group: dict[str, Any] | None = None
+    errors: list[dict[str, Any]] = []
+
+
+def read_episodes(source: Source) -> Iterator[Logged]:
+    """Yield the traces of episodes, each agent's as a trajectory. Those of a group, or else of a task, are compared."""
+    for where, record in source.records():
+        with source.record(where):
+            episode = check(_Episode, record, where)
+            for number, given in enumerate(episode.traces):
+                place = f"{where}: traces[{number}]"
+                with source.record(place):
+                    trace = check(_Trace, given, place)
+                    if trace.agent.get("trainable") is False:
+                        source.lack("traces of agents that are not trained")
+                        continue
+                    yield _trace(trace, episode, place, source)
+
+
+def _trace(trace: _Trace, episode: _Episode, where: str, source: Source) -> Logged:
+    named = trace.task or episode.task
+    data = named.get("data")
+    task = (
+        named.get("key") or (data.get("name") or data.get("idx") if isinstance(data, dict) else "") or named.get("hash")
+    )
+    actor = as_text(trace.agent.get("name"))
+    errors = trace.errors or episode.errors
+    model = next((call.get("model") for call in reversed(trace.calls) if call.get("model")), "")
+    return Logged(
+        where,
+        [*_responses(trace, "" if actor == "agent" else actor, where, source)],
+        task=as_text(task),
+        group=" ".join(filter(None, (as_text((episode.group or {}).get("id")), actor))) if episode.group else "",
+        outcome=source.outcome(_reward(trace, source.reward, where), None, trace.metrics, where),
+        truncated=trace.stop_condition not in (None, "agent_completed", "completed", "done"),
+        failure=as_text(errors[-1].get("message") or errors[-1].get("type")) if errors else None,
+        model=as_text(model),
+        id=trace.id,
+    )
+
+
+def _reward(trace: _Trace, name: str | None, where: str) -> Any:
+    """Return the sum of the weighted rewards, or the one that `--reward` names."""
+    if name is not None:
+        found = {**trace.metrics, **{key: each and each.score for key, each in trace.rewards.items()}}
+        if name not in found:
+            raise DataError(f"{where}: no reward {name!r}, which --reward names.{did_you_mean(name, found)}")
+        return found[name]
+    scored = [each for each in trace.rewards.values() if each is not None and each.score is not None]
+    return sum(each.score * each.weight for each in scored) if 0 < len(scored) == len(trace.rewards) else None
+
+
+def _responses(trace: _Trace, actor: str, where: str, source: Source) -> Iterator[Response]:
+    """Yield the sampled nodes of a trace with the path that leads to each."""
+    nodes = [check(_Node, node, f"{where}: nodes[{number}]") for number, node in enumerate(trace.nodes)]
+    paths: list[list[int]] = []
+    read: list[list[Message]] = []
+    for number, node in enumerate(nodes):
+        if node.parent is not None and not 0 <= node.parent < number:
+            raise DataError(f"{where}: nodes[{number}]: parent is {node.parent}, expected an earlier node")
+        paths.append([*(paths[node.parent] if node.parent is not None else ()), number])
+        read.append(read_one(node.message, where, f"nodes[{number}].message", source))
+        if not node.sampled:
+            continue
+        *path, _ = paths[-1]
+        tools = nodes[paths[-1][0]].tools or trace.tools
+        response = Response(
+            [message for each in path for message in read[each]],
+            read[-1][-1],
+            read_tools(tools, where),
+            actor=actor,
+            entropies=node.entropies,
+        )
+        if node.token_ids and len(node.mask) == len(node.token_ids) and any(node.mask):
+            begin, end = node.mask.index(True), len(node.mask) - node.mask[::-1].index(True)
+            before = [token for each in path for token in nodes[each].token_ids]
+            response.prompt_ids = [*before, *node.token_ids[:begin]]
+            response.response_ids, response.logprobs = node.token_ids[begin:end], node.logprobs
+        checked_ids(response, f"{where}: nodes[{number}]")
+        yield response

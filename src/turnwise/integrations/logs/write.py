@@ -2,21 +2,23 @@
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from turnwise.base.errors import DataError
 from turnwise.config import parse_config
-from turnwise.environments.plain import sound_text
+from turnwise.credit.metrics import is_apart
 from turnwise.environments.settings import IMPORTED
-from turnwise.extensions.gateway.outcome import Outcome
-from turnwise.integrations.logs.formats import FORMATS, format_of
-from turnwise.integrations.logs.logged import Logged, Response
+from turnwise.integrations.logs.formats import format_of, read_log
+from turnwise.integrations.logs.logged import Logged
+from turnwise.integrations.logs.source import NAMED, Source
 from turnwise.integrations.logs.trajectories import in_groups, make_trajectories, score
 from turnwise.integrations.recorded import RecordedRun
-from turnwise.models.policy import Policy
 from turnwise.rollout.trajectory import Trajectory
+
+if TYPE_CHECKING:
+    from turnwise.models.policy import Policy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +31,7 @@ class Scoring:
         settings: Configuration with `model` and `update.max_tokens`.
     """
 
-    policy: Policy
+    policy: "Policy"
     name: str
     settings: Any
 
@@ -74,20 +76,40 @@ def import_log(
         RunError: The folder exists.
     """
     kind = kind or format_of(path)
-    logged = _read(path, kind, reward)
+    logged, source = read_log(path, kind, reward)
     if not any(each.responses for each in logged):
         raise DataError(f"{path} holds no response of a model, in {len(logged)} trajectories")
+    steps = _played(logged, scoring)
+    found = _summary(kind, steps, source, scored=scoring is not None)
+    _write(logged, steps, out, {"log": path.name, **dataclasses.asdict(found), "scored_by": scoring and scoring.name})
+    return found
+
+
+def write_run(logged: Sequence[Logged], out: Path, source: Source) -> Path:
+    """Write trajectories as a run folder, in their order; returns it."""
+    _write(logged, _played(logged, None), out, {"log": source.path.name, "missing": ()})
+    return out
+
+
+def in_steps(logged: Sequence[Logged]) -> list[list[Logged]]:
+    """Return the trajectories of each batch, those of a group adjacent."""
     by_step: dict[int, list[Logged]] = defaultdict(list)
     for each in logged:
         by_step[each.step].append(each)
+    return [in_groups(by_step[number]) for number in sorted(by_step)]
+
+
+def _played(logged: Sequence[Logged], scoring: Scoring | None) -> list[list[Trajectory]]:
     steps = []
-    for number in sorted(by_step):
-        told = in_groups(by_step[number])
+    for told in in_steps(logged):
         trajectories = make_trajectories(told)
         if scoring is not None:
             score(told, trajectories, scoring.policy, scoring.settings)
         steps.append(trajectories)
-    found = _summary(kind, steps, scored=scoring is not None)
+    return steps
+
+
+def _write(logged: Sequence[Logged], steps: Sequence[Sequence[Trajectory]], out: Path, facts: Any) -> None:
     models = {each.model for each in logged if each.model}
     config = parse_config(
         {
@@ -96,71 +118,52 @@ def import_log(
             "model": {"name": models.pop() if len(models) == 1 else "unknown"},
         }
     )
-    facts = {"log": path.name, **dataclasses.asdict(found), "scored_by": scoring and scoring.name}
     run = RecordedRun(out, config, {IMPORTED: facts})
     for trajectories in steps:
         run.add(trajectories)
     run.evaluate(steps[-1])
-    return found
 
 
-def _read(path: Path, kind: str, reward: str | None) -> list[Logged]:
-    """Read all trajectories.
-
-    Raises:
-        DataError: The file is not such a log.
-    """
-    found: list[Logged] = []
-    try:
-        for each in FORMATS[kind](path, reward=reward):
-            found.append(_sound(each))
-            make_trajectories(found[-1:])
-    except RecursionError:
-        place = f"after {found[-1].where}" if found else "at its start"
-        raise DataError(f"{path}, {place}: a value is nested too deeply; remove that record") from None
-    return found
-
-
-def _sound(value: Any) -> Any:
-    """Return a value whose texts can be written as UTF-8; JSON allows half surrogate pairs."""
-    if isinstance(value, str):
-        return sound_text(value)
-    if isinstance(value, dict):
-        return {_sound(key): _sound(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(map(_sound, value))
-    if isinstance(value, Logged | Response | Outcome):
-        return dataclasses.replace(
-            value, **{field.name: _sound(getattr(value, field.name)) for field in dataclasses.fields(value)}
-        )
-    return value
-
-
-def _summary(kind: str, steps: Sequence[Sequence[Trajectory]], *, scored: bool) -> Imported:
+def _summary(kind: str, steps: Sequence[Sequence[Trajectory]], source: Source, *, scored: bool) -> Imported:
     every = [trajectory for trajectories in steps for trajectory in trajectories]
-    rewards: dict[tuple[int, int], set[float]] = {}
+    rewards: dict[tuple[int, int], list[float]] = {}
     for number, trajectories in enumerate(steps):
         for trajectory in trajectories:
-            known = rewards.setdefault((number, trajectory.group), set())
+            known = rewards.setdefault((number, trajectory.group), [])
             if trajectory.usable:
-                known.add(trajectory.reward)
-    failed = sum(not trajectory.usable for trajectory in every)
+                known.append(trajectory.reward)
+    turns = [turn for trajectory in every for turn in trajectory.turns]
     unrewarded = sum(trajectory.failure == "log: the log gives no reward" for trajectory in every)
     missing = []
     if silent := sum(not trajectory.turns for trajectory in every):
         missing.append(f"responses of {silent} of {len(every)} trajectories: they get no credit")
-    if not scored:
-        missing.append(
-            "entropies, log-probabilities and token ids: --score MODEL computes them for methods such as empg"
-        )
+    unknown = {
+        "entropies": all(turn.behavior_entropies for turn in turns),
+        "log-probabilities": all(turn.behavior_logprobs for turn in turns),
+        "token ids": all(turn.prompt_ids and turn.response_ids for turn in turns),
+    }
+    if not scored and (lacking := [name for name, known in unknown.items() if not known]):
+        names = f"{', '.join(lacking[:-1])} and {lacking[-1]}" if len(lacking) > 1 else lacking[0]
+        missing.append(f"{names}: --score MODEL computes them for methods such as empg")
     if unrewarded:
         missing.append(f"the reward of {unrewarded} of {len(every)} trajectories: they get no credit")
     return Imported(
         kind,
         len(every),
-        sum(len(trajectory.turns) for trajectory in every),
+        len(turns),
         len(rewards),
-        sum(len(known) > 1 for known in rewards.values()),
-        failed,
-        tuple(missing),
+        sum(bool(known and is_apart(max(known), min(known))) for known in rewards.values()),
+        sum(not trajectory.usable for trajectory in every),
+        (*missing, *not_kept(source)),
     )
+
+
+def not_kept(source: Source) -> Iterator[str]:
+    """Yield what of a log is not kept: with numbers, and the first records by name."""
+    for what, found in (("records are left out", source.left_out), ("rewards are none", source.unrewarded)):
+        if found:
+            named = "; ".join(dict.fromkeys(found[:NAMED]))
+            yield f"{len(found)} {what}: {named}" + (f"; and {len(found) - NAMED} more" if len(found) > NAMED else "")
+    if source.repeated:
+        yield f"{source.repeated} that were there before, and count once"
+    yield from (f"{number} {what}" for what, number in sorted(source.lacks.items()) if number)

@@ -11,7 +11,7 @@ from turnwise.lab.diagnostics.statistics import contrast
 
 
 def arm_table(arms: Mapping[str, Sequence[Run]]) -> Table:
-    """Tabulate each arm: held-out success before and after training, then after by task type.
+    """Tabulate each arm: held-out success before and after training, its effective sample, then success by task type.
 
     All numbers are means over runs with equal weight. The interval is 95 %, over runs.
 
@@ -20,14 +20,24 @@ def arm_table(arms: Mapping[str, Sequence[Run]]) -> Table:
     """
     by_arm = {name: [_by_type(run) for run in runs] for name, runs in arms.items()}
     types = sorted({kind for runs in by_arm.values() for run in runs for kind in run})
-    lines = [("arm", "runs", "before", "after", *types)]
+    doses = {name: _dose(runs) for name, runs in arms.items()}
+    dosed = any(doses.values())  # runs of earlier versions do not say
+    lines = [("arm", "runs", "before", "after", *["effective sample"] * dosed, *types)]
     for name, runs in arms.items():
         curves = [run.curve()[2] for run in runs]
         after = contrast([np.array([curve[-1] for curve in curves])], [1.0]).within(0.0, 1.0)
         kinds = [[run[kind] for run in by_arm[name] if kind in run] for kind in types]
         shown = [f"{np.mean(values):.3f}" if values else "-" for values in kinds]
-        lines.append((name, str(len(runs)), f"{np.mean([curve[0] for curve in curves]):.3f}", after.text(), *shown))
+        before = f"{np.mean([curve[0] for curve in curves]):.3f}"
+        lines.append((name, str(len(runs)), before, after.text(), *[doses[name] or "-"] * dosed, *shown))
     return lines
+
+
+def _dose(runs: Sequence[Run]) -> str:
+    """Write the mean effective sample size of the steps, as a share of the responses; empty if it was not recorded."""
+    name = "credit/effective_frac"
+    shares = [[record[name] for record in run.records if name in record] for run in runs]
+    return f"{np.mean([np.mean(each) for each in shares]):.3f}" if all(shares) else ""
 
 
 def _by_type(run: Run) -> dict[str, float]:

@@ -10,16 +10,9 @@ import numpy as np
 
 from turnwise.base.errors import RunError
 from turnwise.credit.segments import Labels
+from turnwise.lab.diagnostics import statistics
 from turnwise.lab.diagnostics.differences import Difference, differences
 from turnwise.lab.diagnostics.runs import Run, last_step, outcomes, split_finished
-from turnwise.lab.diagnostics.statistics import (
-    Interval,
-    contrast,
-    detectable,
-    pairs_needed,
-    win_probability,
-    win_probability_unpaired,
-)
 from turnwise.train.evaluation.outcomes import Episode
 
 ALL = "all"
@@ -60,7 +53,7 @@ class Efficiency:
     budget: float
     reached: tuple[int, int]
     rollouts: tuple[float, float]
-    difference: Interval
+    difference: statistics.Interval
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,8 +80,8 @@ class Comparison:
     unit: str
     runs: tuple[int, int]
     success: tuple[float, float]
-    difference: Interval
-    wins: Interval
+    difference: statistics.Interval
+    wins: statistics.Interval
     spread: float
     pairs: list[Pair]
     efficiency: Efficiency | None
@@ -123,10 +116,10 @@ class Comparison:
         if not 0.0 < self.spread < math.inf:
             return said
         runs, arms = min(self.runs), 1 if self.pairs else 2
-        needed = pairs_needed(self.difference.value, self.spread, arms=arms)
+        needed = statistics.pairs_needed(self.difference.value, self.spread, arms=arms)
         if needed == math.inf:
             return f"{said} At a difference of zero no number of runs would show one."
-        found = detectable(self.spread, runs, arms=arms)
+        found = statistics.detectable(self.spread, runs, arms=arms)
         more = f"{max(0, int(needed) - runs)} more" if needed - runs <= MANY else f"more than {MANY:,}"
         kind = "paired seeds" if self.pairs else "runs of each"
         return (
@@ -303,8 +296,8 @@ def _paired(common: Sequence[tuple[str, int]], sides, played, made) -> Compariso
         if len(strata) == 1
         else f"seeds, paired, within each of {len(strata)} environments of equal weight",
         success=(_over(strata, "a"), _over(strata, "b")),
-        difference=contrast(samples, [1 / len(samples)] * len(samples)),
-        wins=win_probability(every),
+        difference=statistics.contrast(samples, [1 / len(samples)] * len(samples)),
+        wins=statistics.win_probability(every),
         spread=spread,
         pairs=pairs,
         **made,
@@ -321,8 +314,8 @@ def _unpaired(sides, played, made) -> Comparison:
     return Comparison(
         unit="runs, not paired",
         success=(float(a.mean()), float(b.mean())),
-        difference=contrast([a, b], [1.0, -1.0]),
-        wins=win_probability_unpaired(a, b),
+        difference=statistics.contrast([a, b], [1.0, -1.0]),
+        wins=statistics.win_probability_unpaired(a, b),
         spread=math.sqrt(a.var(ddof=1) + b.var(ddof=1)) if known else math.inf,
         pairs=[],
         **made,
@@ -336,8 +329,8 @@ def _one_each(sides, played, made) -> Comparison:
     return Comparison(
         unit="tasks, paired",
         success=(pair.a, pair.b),
-        difference=contrast([pair.by_task], [1.0]),
-        wins=win_probability(pair.by_task),
+        difference=statistics.contrast([pair.by_task], [1.0]),
+        wins=statistics.win_probability(pair.by_task),
         spread=math.inf,
         pairs=[pair],
         **made,
@@ -385,6 +378,8 @@ def _efficiency(a: Sequence[Run], b: Sequence[Run], *, paired: bool, level: floa
     budget = min(float(curve[1][-1]) for side in curves for curve in side)
     taken = [np.array([rollouts_to(run, level) for run in side]) for side in (a, b)]
     capped = [np.minimum(side, budget) for side in taken]
-    difference = contrast([capped[0] - capped[1]], [1.0]) if paired else contrast(capped, [1.0, -1.0])
+    difference = (
+        statistics.contrast([capped[0] - capped[1]], [1.0]) if paired else statistics.contrast(capped, [1.0, -1.0])
+    )
     reached = int((taken[0] <= budget).sum()), int((taken[1] <= budget).sum())
     return Efficiency(level, budget, reached, (float(capped[0].mean()), float(capped[1].mean())), difference)

@@ -17,7 +17,7 @@ from turnwise.lab.diagnostics.stage import Stage
 from turnwise.lab.diagnostics.values import estimated_values
 from turnwise.measures.plan import Plan, plan_measures
 from turnwise.models.critic import Critic
-from turnwise.models.settings import CriticConfig
+from turnwise.models.settings import RidgeCriticConfig
 from turnwise.objective.terms import StepView
 from turnwise.objective.values import ValueTerm
 from turnwise.train.critic import critic_columns
@@ -77,7 +77,7 @@ def learn_critics(stage: Stage, plan: Plan, ends: Iterable[str], *, groups: int,
     trajectories, _ = stage.play_groups(FURTHER * groups, seed, after=groups)
     critics = {}
     for end in ends:
-        settings = CriticConfig(kind="ridge", target="return", **SEES[end][1])
+        settings = RidgeCriticConfig(target="return", **SEES[end][1])
         critics[end] = ValueTerm(Critic(stage.policy, settings, critic_columns(settings, plan), seed=seed))
     needs = {"a critic": [column for critic in critics.values() for column in critic.needs]}
     batches, _ = stage.measure_with(stage.plan(needs, models=["critic"]), trajectories, critics)

@@ -11,15 +11,8 @@ from turnwise.config import Config
 OF_THE_METHOD = ("method", "update.", "rollout.filter")
 """Settings that make a method what it is: credit, loss, optimiser, and the groups that it learns from."""
 IRRELEVANT = (
-    "run.name",
-    "run.folder",
-    "run.threads",
-    "run.device",
-    "run.seed",
-    "log.",
-    "checkpoint.",
-    "evaluate.",
-    "engine.",
+    *("run.name", "run.folder", "run.threads", "run.device", "run.seed"),
+    *("log.", "checkpoint.", "evaluate.", "engine."),
 )
 """Settings that no trained weight depends on, and the seed, which pairs runs."""
 NOT_OF_THE_METHOD = ("update.max_tokens",)

@@ -43,11 +43,7 @@ def curve(runs: Sequence[Run], name: str, *, beside: Sequence[Run] = ()) -> tupl
 
 
 def _common_curve(runs: Sequence[Run], name: str, everyone: Sequence[Run]) -> np.ndarray:
-    """Return a metric of `runs`, `[runs, steps]`, at the steps that everyone has.
-
-    Raises:
-        RunError: Everyone has fewer than 3 steps in common.
-    """
+    """Return a metric of `runs`, `[runs, steps]`, at the steps that everyone has."""
     steps, values = curve(runs, name, beside=everyone)
     if len(steps) < 3:
         raise RunError(f"these runs have {len(steps)} common steps, expected 3 or more; remove runs with few steps")

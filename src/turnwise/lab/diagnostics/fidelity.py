@@ -138,7 +138,10 @@ def importance(
     without_G = (square_G.sum() - square_G) / np.maximum(count_G.sum() - count_G, 1.0)
     value = float(square_G.sum() / max(count_G.sum(), 1.0))
     return Importance(
-        kind, float(of_R.mean()), jackknife_interval(value, without_G, len(groups)), float(alpha_R[of_R].mean())
+        kind,
+        float(of_R.mean()),
+        jackknife_interval(value, without_G, len(groups)).within(0.0, np.inf),  # the mean of squares
+        float(alpha_R[of_R].mean()),
     )
 
 

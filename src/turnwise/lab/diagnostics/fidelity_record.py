@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -10,9 +11,11 @@ from jaxtyping import Float
 
 from turnwise.base.checksums import check_table
 from turnwise.base.errors import DamagedError
-from turnwise.lab.diagnostics.values import Truth
 from turnwise.rollout.record import write_table
 from turnwise.rollout.trajectory import Trajectory
+
+if TYPE_CHECKING:
+    from turnwise.lab.diagnostics.values import Truth
 
 NAME = "fidelity-responses.parquet"
 """Name of the file, in the folder of analyses of a run."""
@@ -21,7 +24,7 @@ CREDIT = "as:"
 
 
 def responses_table(
-    trajectories: Sequence[Trajectory], credit: Mapping[str, Float[np.ndarray, " R"]], truth: Truth, step: int
+    trajectories: Sequence[Trajectory], credit: Mapping[str, Float[np.ndarray, " R"]], truth: "Truth", step: int
 ) -> pa.Table:
     """Build a table with one row per response: what was said, A* with its standard error, and each method's advantage.
 
@@ -50,6 +53,28 @@ def responses_table(
             **{name: pa.array(values.astype(np.float32), from_pandas=True) for name, values in numbers.items()},
         }
     ).replace_schema_metadata({"step": str(step)})
+
+
+def equal_columns(table: pa.Table) -> list[list[str]]:
+    """List the methods of such a table; those that gave every response the same credit are one entry."""
+    by_credit: dict[bytes, list[str]] = {}
+    for name in (name for name in table.column_names if name.startswith(CREDIT)):
+        credit = table[name].to_numpy().round(6).tobytes()
+        by_credit.setdefault(credit, []).append(name.removeprefix(CREDIT))
+    return list(by_credit.values())
+
+
+def fidelities(table: pa.Table) -> dict[str, float]:
+    """Compute the fidelity of each method of such a table: the cosine to the true advantages, without their noise."""
+    true_R, error_R = (table[name].to_numpy().astype(np.float64) for name in ("true", "error"))
+    known_R = np.isfinite(true_R) & np.isfinite(error_R)
+    square = float((true_R[known_R] ** 2 - error_R[known_R] ** 2).sum())
+    result = {}
+    for name in (name for name in table.column_names if name.startswith(CREDIT)):
+        credit_R = table[name].to_numpy().astype(np.float64)[known_R]
+        size = np.sqrt((credit_R**2).sum() * max(square, 0.0))
+        result[name.removeprefix(CREDIT)] = float((credit_R * true_R[known_R]).sum() / size) if size > 0 else 0.0
+    return result
 
 
 def write_responses(folder: Path, table: pa.Table) -> None:

@@ -5,6 +5,7 @@ import dataclasses
 import hashlib
 import itertools
 import sys
+import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -18,30 +19,39 @@ from turnwise.base.files import replacing
 from turnwise.credit.batch import Batch
 from turnwise.credit.methods import METHODS
 from turnwise.credit.methods.build import named_method
-from turnwise.credit.methods.names import modifiers, split_at_plus
+from turnwise.credit.methods.names import is_modifier, modifiers, split_at_plus
 from turnwise.credit.transform import Transform
 from turnwise.credit.transforms.modulation import entropy_coefficient
+from turnwise.environments.base import Task
 from turnwise.extensions.continuations.play import Histories
-from turnwise.lab.diagnostics.costs import time_credit
+from turnwise.extensions.judge.settings import JudgeConfig
 from turnwise.lab.diagnostics.critics import SEES, check_others, explained, learn_critics, needs_critic, split_sight
 from turnwise.lab.diagnostics.drift import measure_drift
+from turnwise.lab.diagnostics.effects import Effects, action_number, measure_effects
 from turnwise.lab.diagnostics.fidelity import Fidelities, Importance, importance, measure_fidelity
 from turnwise.lab.diagnostics.fidelity_gradient import Errors, GradientFidelity, compare_gradients, response_gradients
 from turnwise.lab.diagnostics.fidelity_record import responses_table
-from turnwise.lab.diagnostics.paid import OWN, paid_measures, plays_on, take_paid
+from turnwise.lab.diagnostics.paid import OWN, paid_measures, plays_on, take_paid, time_credit
 from turnwise.lab.diagnostics.stage import Stage
 from turnwise.lab.diagnostics.values import Truth, continue_histories, estimated_values, true_advantages
+from turnwise.measures.played import action_of
 from turnwise.rollout.groups import OnTurn
 from turnwise.rollout.replays import Replays
+from turnwise.rollout.starts import Start
 from turnwise.rollout.trajectory import Trajectory
 from turnwise.train.folder import RunFolder
 
 MEASURED = ("entropy", "logprob", "state_key")
 """Columns that the breakdowns and the entropy drift need."""
+JUDGED = "progress"
+"""Column of a run's judge, which is audited beside the methods."""
 PLAYS_ON = "it plays on from every turn itself; ask for it by name"
 """Why a method is left out that needs continuations of its own."""
 FIFTHS = ("surest", "second", "third", "fourth", "most uncertain")
 """Names of the fifths of response entropy."""
+
+Play = Callable[[Stage], tuple[list[Trajectory], list[Task]]]
+"""Gives trajectories to measure, and the task of each group."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -68,6 +78,7 @@ class FidelityOfRun:
             generated; of continuations, generated.
         milliseconds: Time of each method's credit per 1,000 responses, several times; see `time_credit`.
         gradient: The same for policy gradients, if asked for.
+        replayed: What an audit needs of the same replays.
     """
 
     step: int
@@ -86,7 +97,25 @@ class FidelityOfRun:
     explained: dict[str, float]
     extra_tokens: dict[str, float]
     milliseconds: dict[str, list[float]] = dataclasses.field(compare=False)
+    replayed: "Replayed" = dataclasses.field(compare=False)
     gradient: GradientFidelity | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Replayed:
+    """Responses with the effect of each, and what methods and other signals say of them.
+
+    Attributes:
+        batch: The responses.
+        effects: Their effects.
+        credit: `[responses]` advantages by method.
+        judged: A judge's ratings of progress, if the run has a judge.
+    """
+
+    batch: Batch
+    effects: Effects
+    credit: dict[str, np.ndarray]
+    judged: np.ndarray | None
 
 
 def measure_run(
@@ -99,6 +128,8 @@ def measure_run(
     seed: int = 0,
     device: torch.device | None = None,
     gradient: bool = False,
+    alternatives: int = 1,
+    play: Play | None = None,
     on_turn: OnTurn = None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
     on_gradient: Callable[[int, int], None] = lambda done, total: None,
@@ -119,6 +150,9 @@ def measure_run(
         seed: Seed of tasks and draws.
         device: Device of the policy; default: the CPU.
         gradient: Whether to compare policy gradients too: one backward pass per response.
+        alternatives: Distinct other actions without which a response has no effect; see `effects`.
+        play: Gives the trajectories to measure, and the task of each group, such as those of a log; default: the policy
+            plays `groups` groups. The policy plays on from them in any case.
         on_turn: Called after every turn of the groups, with the number of live episodes and of all.
         on_progress: Called with the number of histories valued and of all.
         on_gradient: Called with the number of groups whose gradients are computed and of all.
@@ -141,12 +175,14 @@ def measure_run(
         chosen, left_out = _methods(stage, methods, groups)
         paid = {name: method for name, method in chosen.items() if paid_measures(method)}
         needs = {f"method {name!r}": method.needs for name, method in chosen.items() if name not in paid}
-        plan = stage.plan({"this analysis": MEASURED, **needs}, models=["critic"])
-        trajectories, tasks = stage.play_groups(groups, seed)
+        judged = stage.config.section(JudgeConfig) is not None
+        needs["this analysis"] = (*MEASURED, JUDGED) if judged else MEASURED
+        plan = stage.plan(needs, models=["critic", "judge"])
+        trajectories, tasks = play(stage) if play else stage.play_groups(groups, seed)
         if (played := len({trajectory.group for trajectory in trajectories})) < 3:
             raise RunError(
                 f"{played} groups could be played of {len(tasks)} training tasks, expected 3 or more for an interval; "
-                "choose a run on more tasks, whose environment works"
+                "choose a run, or a log, on more tasks, whose environment works"
             )
         sights = sorted({split_sight(name)[1] for name, method in chosen.items() if needs_critic(method)})
         critics = learn_critics(stage, plan, sights, groups=groups, seed=seed) if sights else {"": None}
@@ -154,24 +190,37 @@ def measure_run(
         batch = next(iter(batches.values()))
         found = Histories.of(trajectories, tasks)
         kept = _Kept(folder.path / "analyses", stage.step, found, continuations, seed)
+        known, action_HK = kept.load() or (None, np.zeros((len(found.starts), continuations), dtype=np.int64))
+        numbers = {id(start): number for number, start in enumerate(found.starts)}
+
+        def play(starts: Sequence[Start], *, seed: int) -> list[Trajectory]:
+            played = stage.play(starts, seed=seed)
+            for place, (start, one) in enumerate(zip(starts, played, strict=True)):
+                if one.failure is None:
+                    first = action_number(action_of(one.turns[len(start.turns)].response))
+                    action_HK[numbers[id(start)], place % continuations] = first
+            return played
 
         def keep(return_HK: np.ndarray, done: int) -> None:
-            kept.save(return_HK)
+            kept.save(return_HK, action_HK)
             on_progress(done, len(found.starts))
 
         replays = Replays()
         return_HK = continue_histories(
             found.starts,
             continuations,
-            stage.play,
+            play,
             at_once=stage.config.rollout.groups * stage.config.rollout.group_size,
             seed=1_000_003 * (seed + 1),
-            known=kept.load(),
+            known=known,
             on_part=keep,
             replays=replays,
         )
         of_paid, tokens = take_paid(stage, paid, MEASURED, trajectories, tasks, seed) if paid else (batch, {})
     truth = true_advantages(batch.reward_R, found.before_R, found.after_R, return_HK)
+    action_R = [action_number(action_of(turn.response)) for one in trajectories for turn in one.turns]
+    places = found.before_R, found.after_R, return_HK, action_HK
+    effects = measure_effects(batch.reward_R, np.array(action_R), *places, alternatives=alternatives)
     seen = {name: of_paid if name in paid else batches.get(split_sight(name)[1], batch) for name in chosen}
     credit = {name: method.trace(seen[name])[0].advantage_R for name, method in chosen.items()}
     valued = {end: of for end, of in batches.items() if "value" in of.columns}
@@ -197,6 +246,7 @@ def measure_run(
         {SEES[end][0]: explained(of.columns["value"], found.before_R, return_HK) for end, of in valued.items()},
         {name: tokens.get(name, 0.0) for name in chosen},
         time_credit(chosen, seen),
+        Replayed(batch, effects, credit, batch.columns.get(JUDGED)),
         gradients,
     )
 
@@ -207,7 +257,8 @@ def _methods(stage: Stage, names: Sequence[str], groups: int) -> tuple[dict[str,
         return {name: _measurable(stage, name, groups) for name in names}, {}
     chosen: dict[str, Transform] = {}
     left_out: dict[str, str] = {}
-    for name in sorted(METHODS, key=lambda name: (name != "grpo", name)):
+    known = [f"grpo+{name}" if is_modifier(name) else name for name in METHODS]
+    for name in sorted(known, key=lambda name: (name != "grpo", name)):
         try:
             method = _measurable(stage, name, groups)
             if plays_on(method):
@@ -219,11 +270,7 @@ def _methods(stage: Stage, names: Sequence[str], groups: int) -> tuple[dict[str,
 
 
 def _measurable(stage: Stage, name: str, groups: int) -> Transform:
-    """Build a method.
-
-    Raises:
-        ConfigError: Its columns cannot be measured, or a critic could not learn them.
-    """
+    """Build a method."""
     method = fidelity_method(name)
     stage.plan({f"method {name!r}": method.needs}, models=OWN if paid_measures(method, name) else ["critic"])
     if needs_critic(method):
@@ -251,25 +298,26 @@ def fidelity_method(name: str) -> Transform:
 
 
 class _Kept:
-    """Returns of continuations in the run's folder. Another policy, seed or set of histories has another file."""
+    """Returns and first actions of continuations in the run's folder; another policy, seed or history: another file."""
 
     def __init__(self, folder: Path, step: int, found: Histories, continuations: int, seed: int):
         played = [(start.group, start.name, [turn.response_ids for turn in start.turns]) for start in found.starts]
         digest = hashlib.sha256(repr((played, continuations, seed)).encode()).hexdigest()[:16]
-        self.path = folder / f"values-{step:06d}-{digest}.npy"
+        self.path = folder / f"values-{step:06d}-{digest}.npz"
 
-    def load(self) -> np.ndarray | None:
+    def load(self) -> tuple[np.ndarray, np.ndarray] | None:
         try:
-            return np.load(self.path)
+            with np.load(self.path) as file:
+                return file["returns"], file["actions"]
         except FileNotFoundError:
             return None
-        except (ValueError, EOFError, OSError) as error:
+        except (ValueError, EOFError, OSError, KeyError, zipfile.BadZipFile) as error:
             raise RunError(f"cannot read {self.path} ({error}); remove it to measure again") from error
 
-    def save(self, return_HK: np.ndarray) -> None:
+    def save(self, return_HK: np.ndarray, action_HK: np.ndarray) -> None:
         self.path.parent.mkdir(exist_ok=True)
         with replacing(self.path) as temporary, temporary.open("wb") as file:
-            np.save(file, return_HK)
+            np.savez(file, returns=return_HK, actions=action_HK)
 
 
 def _importance(batch: Batch, truth: Truth, trajectories: Sequence[Trajectory]) -> list[Importance]:

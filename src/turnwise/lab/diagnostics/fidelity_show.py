@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from turnwise.base.figures import LIGHT
 from turnwise.lab.diagnostics.fidelity import Fidelities
 from turnwise.lab.diagnostics.fidelity_gradient import PERFECT
+from turnwise.lab.diagnostics.fidelity_record import equal_columns
 from turnwise.lab.diagnostics.fidelity_run import FIFTHS, PLAYS_ON, FidelityOfRun
 from turnwise.lab.diagnostics.statistics import Interval
 
@@ -20,20 +21,31 @@ def fidelity_table(found: FidelityOfRun) -> list[tuple[str, ...]]:
     gradient = found.gradient
     further = ("gradient", f"gradient minus {first}", "transfer", f"transfer minus {first}", "signal of one group")
     rows: list[tuple[str, ...]] = [
-        ("method", "fidelity", f"minus {first}", "responses needed", "entropy drift", *(further if gradient else ()))
+        ("method", "fidelity", f"minus {first}", "needed", "entropy drift", *(further if gradient else ()))
     ]
-    for name, one in sorted(found.fidelities.by_method.items(), key=lambda item: -item[1].value):
-        needed = f"{one.value**-2:.1f} x perfect" if one.low > 0 else "not seen"
+    for names in equal_methods(found):
+        name, one = names[0], found.fidelities.by_method[names[0]]
+        needed = f"{one.value**-2:.1f} x" if one.low > 0 else "not seen"
         drift = found.drift.by_method[name].text(sign=True) if found.drift else "-"
-        row = (name, one.text(), _above(found.fidelities, name), needed, drift)
+        row = (" = ".join(names), one.text(), _above(found.fidelities, name), needed, drift)
         if gradient:
             row = (*row, *_both(gradient.fidelities, name), *_both(gradient.transfer, name))
             row = (*row, gradient.noise[name].share_text())
         rows.append(row)
     if gradient:
-        row = (PERFECT, "1", "-", "1 x perfect", "-", "1", "-", *_both(gradient.transfer, PERFECT))
+        row = (PERFECT, "1", "-", "1 x", "-", "1", "-", *_both(gradient.transfer, PERFECT))
         rows.append((*row, gradient.noise[PERFECT].share_text()))
     return rows
+
+
+def equal_methods(found: FidelityOfRun) -> list[list[str]]:
+    """List the methods, best first; those that gave every response the same credit are one entry."""
+    known = (
+        equal_columns(found.responses)
+        if found.responses is not None
+        else [[name] for name in found.fidelities.by_method]
+    )
+    return sorted(known, key=lambda names: -found.fidelities.by_method[names[0]].value)
 
 
 def _both(fidelities: Fidelities | None, name: str) -> tuple[str, str]:
@@ -117,10 +129,7 @@ def fidelity_figure(found: FidelityOfRun) -> Figure:
     fifths = [one for one in found.importance if one.kind.startswith("entropy")]
     places = range(len(fifths))
     right.bar(places, [one.square.value for one in fifths], color=LIGHT.pale, label="mean A*^2")
-    reach = [
-        [one.square.value - one.square.low for one in fifths],
-        [one.square.high - one.square.value for one in fifths],
-    ]
+    reach = _reach([one.square for one in fifths])
     right.errorbar(places, [one.square.value for one in fifths], yerr=reach, fmt="none", ecolor=LIGHT.ink, capsize=2)
     right.set(
         xticks=places,
@@ -157,14 +166,8 @@ def as_json(found: FidelityOfRun) -> dict[str, Any]:
         "noise": {name: dataclasses.asdict(one) for name, one in found.gradient.noise.items()},
     }
     return {
-        "step": found.step,
-        "success": found.success,
-        "groups": found.groups,
-        "histories": found.histories,
-        "failed": found.failed,
-        "diverged": found.diverged,
-        "unknown": found.unknown,
-        "continuations": found.continuations,
+        **{name: getattr(found, name) for name in ("step", "success", "groups", "histories")},
+        **{name: getattr(found, name) for name in ("failed", "diverged", "unknown", "continuations")},
         **both(found.fidelities, "fidelity"),
         "drift": found.drift and both(found.drift, "drift"),
         "explained": {what: share for what, share in found.explained.items() if math.isfinite(share)},

@@ -4,8 +4,7 @@ import dataclasses
 from typing import Any
 
 from turnwise.base.tables import Table
-from turnwise.lab.diagnostics.harness_check import Checked
-from turnwise.lab.diagnostics.varying import KINDS
+from turnwise.lab.diagnostics.harness_check import KINDS, Checked
 from turnwise.rollout.replays import MOST
 from turnwise.train.evaluation.play import wilson_interval
 

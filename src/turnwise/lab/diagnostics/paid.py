@@ -3,6 +3,7 @@
 Critics are apart (`turnwise.lab.diagnostics.critics`): they read what is computed anyway.
 """
 
+import time
 from collections.abc import Mapping, Sequence
 
 from turnwise.credit.batch import Batch
@@ -15,6 +16,31 @@ from turnwise.measures.base import Measure
 from turnwise.measures.plan import plan_measures
 from turnwise.objective.values import CRITIC_COLUMNS
 from turnwise.rollout.trajectory import Trajectory
+
+ROUNDS = 5
+"""How often each method's credit is timed."""
+
+
+def time_credit(
+    methods: Mapping[str, Transform], batches: Mapping[str, Batch], rounds: int = ROUNDS
+) -> dict[str, list[float]]:
+    """Time each method's credit, in milliseconds per 1,000 responses.
+
+    Every round times all methods, so that what else the machine does at that time concerns all of them.
+
+    Args:
+        methods: Methods by name.
+        batches: Responses by method, with all columns that it needs.
+        rounds: Number of times per method.
+    """
+    taken: dict[str, list[float]] = {name: [] for name in methods}
+    for _ in range(rounds):
+        for name, method in methods.items():
+            begun = time.perf_counter()
+            method.trace(batches[name])
+            taken[name].append(1e6 * (time.perf_counter() - begun) / batches[name].num_responses)
+    return taken
+
 
 OWN = ["continuations"]
 """What an analysis can give beside probes and the first policy."""

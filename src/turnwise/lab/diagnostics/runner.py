@@ -1,6 +1,5 @@
 """Run the jobs of a study in parallel, one process each."""
 
-import contextlib
 import math
 import os
 import signal
@@ -15,6 +14,7 @@ from rich.table import Table
 
 from turnwise.base.cache import held
 from turnwise.base.errors import RunError
+from turnwise.base.heartbeat import Heartbeat
 from turnwise.lab.diagnostics.runs import Run
 from turnwise.lab.diagnostics.study import Job, Study, state, tidy
 from turnwise.train.folder import RunFolder
@@ -42,10 +42,10 @@ class Runner:
         live = (
             Live(console=self.console, get_renderable=self.table, refresh_per_second=1)
             if self.console.is_terminal
-            else None
+            else Heartbeat(self._go_on)
         )
         folder = self.study.folder
-        with held(folder, f"another `turnwise study` is at work in {folder}"), live or contextlib.nullcontext():
+        with held(folder, f"another `turnwise study` is at work in {folder}"), live:
             for job in self.done:  # the last call may have been killed before this
                 tidy(self.study, job)
             try:
@@ -87,6 +87,10 @@ class Runner:
             else:
                 self.failed.append(job)
                 self._say(f"{job.arm}, seed {job.seed}: FAILED: {cause}")
+
+    def _go_on(self) -> None:
+        running = [f"{job.arm}, seed {job.seed} {_progress(job)}" for job in list(self.running)]
+        self._say("; ".join(["running: " + running[0], *running[1:]] if running else ["the study goes on"]))
 
     def _say(self, text: str) -> None:
         if not self.console.is_terminal:

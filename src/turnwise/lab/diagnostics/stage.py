@@ -21,6 +21,8 @@ from turnwise.environments.workers import make_environments
 from turnwise.extensions.continuations.play import Continuations
 from turnwise.extensions.gateway.agents import Harnesses
 from turnwise.extensions.gateway.settings import HarnessConfig
+from turnwise.extensions.judge.judge import Judge, make_judge
+from turnwise.extensions.judge.settings import JudgeConfig
 from turnwise.extensions.turn_budget.budget import BudgetedEnvironments, TurnBudget, restore_budget
 from turnwise.extensions.turn_budget.settings import TurnBudgetConfig
 from turnwise.measures.base import Played
@@ -36,7 +38,8 @@ from turnwise.objective.values import ValueTerm
 from turnwise.rollout.collectors import Independent, make_collector
 from turnwise.rollout.groups import OnTurn
 from turnwise.rollout.plays import play_starts, play_tasks
-from turnwise.rollout.starts import Start
+from turnwise.rollout.replays import CHECKED, refuse_varying
+from turnwise.rollout.starts import Start, make_starts
 from turnwise.rollout.trajectory import Trajectory
 from turnwise.train.checkpoint import checkpoint_at, load_checkpoint
 from turnwise.train.evaluation.play import panel
@@ -112,28 +115,33 @@ class Stage:
         return cls(config, done, policy, models, suite, environments, folder, on_turn)
 
     def refuse_unrepeatable(self, wanted: str) -> None:
-        """Raise a ConfigError if the environment says that it does not repeat; an agent's own world tells by replays.
+        """Raise a ConfigError if the environment says that it does not repeat, or an agent is seen not to.
 
         Args:
             wanted: What needs replays, for the error.
         """
+        environment = self.config.environment
+        tasks = self.suite.tasks(environment.train_split)
         if self.config.section(HarnessConfig) is None:
-            environment = self.config.environment
-            tasks = self.suite.tasks(environment.train_split)[:1]
-            refuse_unrepeatable(self.suite, tasks, environment.name, wanted)
+            refuse_unrepeatable(self.suite, tasks[:1], environment.name, wanted)
+        starts, rollout = make_starts(tasks[:CHECKED], 1, self.suite.task_name), self.config.rollout
+        how: Any = {"seed": self.config.run.seed, "on_turn": self.on_turn}
+        refuse_varying(wanted, self.models, starts, self.environments, rollout, **how)
 
     def plan(self, needs: Mapping[str, Sequence[str]], *, models: Collection[str] = ()) -> Plan:
         """Plan the measures that fill the needed columns.
 
         Args:
             needs: Columns by who needs them.
-            models: Models that the caller has, such as "critic", beside the policy, the first one, and probes.
+            models: Models that the caller has, such as "critic", beside the policy, the first one, and probes; "judge"
+                counts only if the run has one.
 
         Raises:
             ConfigError: A column cannot be measured without training, or the environment does not tell it.
             RunError: A column needs the first policy, whose checkpoint is gone.
         """
         scoring = self.config.update.scoring
+        models = [name for name in models if name != "judge" or self.config.section(JudgeConfig)]
         plan = plan_measures(needs, scoring=scoring, models=models)
         check_environment(plan, self.suite, self.config.environment.name)
         if "reference" in plan.models:
@@ -225,7 +233,14 @@ class Stage:
         if "reference" in plan.models:
             models["reference"] = self._first.model
         penalty = self.config.environment.invalid_penalty
-        return Played(list(trajectories), invalid_penalty=penalty, models=models, score=score)
+        judge = self._judge if "judge" in plan.models else None
+        return Played(list(trajectories), invalid_penalty=penalty, models=models, score=score, judge=judge)
+
+    @functools.cached_property
+    def _judge(self) -> Judge:
+        settings, own = self.config.section(JudgeConfig), self.models.policy
+        assert settings is not None, "plans without a judge need none"
+        return make_judge(settings, own.policy, own.sampler, self.config.model.precision, self.policy.model.device)
 
     @functools.cached_property
     def _first(self) -> Policy:

@@ -27,9 +27,9 @@ from typing import Any, Literal
 import pydantic
 
 from turnwise.base.errors import ConfigError, RunError, did_you_mean
+from turnwise.base.recipes import shipped_recipes
 from turnwise.base.section import Section, flattened
 from turnwise.config import Config, load_config
-from turnwise.config.recipes import shipped_recipes
 from turnwise.config.sections import is_one_name
 from turnwise.lab.diagnostics.compare import Comparison, compare
 from turnwise.lab.diagnostics.differences import settings_of
@@ -52,6 +52,8 @@ class StudyConfig(Section):
     """First seed; seeds count up from it."""
     settings: tuple[str, ...] = ()
     """Overrides for all runs."""
+    dose: float | None = pydantic.Field(default=None, gt=0, le=1)
+    """`update.dose` of all arms: the same effective sample size for each, which `turnwise audit` prints."""
     compare: tuple[tuple[str, str], ...] = ()
     """Pairs of arms: A against B."""
     notes: str = ""
@@ -145,7 +147,12 @@ def load_study(path: Path, overrides: tuple[str, ...] = ()) -> Study:
     told = (*config.settings, *overrides, *(override for arm in config.methods.values() for override in arm))
     if own := next((override for override in told if override.startswith(OWN)), None):
         raise ConfigError(
-            f"{path}: {own!r} is set by the study; use the keys seeds, first_seed and folder (each run has one thread)"
+            f"{path}: {own!r} is set by the study; "
+            + (
+                "remove it: each run has one thread"
+                if own.startswith("run.threads=")
+                else "remove it, and use the keys seeds, first_seed and folder"
+            )
         )
     jobs = list(_jobs(path, config, overrides))
     for job in jobs[: len(config.recipes) * len(config.methods)]:
@@ -200,7 +207,7 @@ def _told(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         among = [found.name for found in path.parent.glob("*.toml") if found.name != "pyproject.toml"]
         named = path.parent / "studies" / f"{path.stem}.toml"
@@ -226,8 +233,9 @@ def _jobs(path: Path, config: StudyConfig, overrides: tuple[str, ...]) -> Iterat
         for recipe in config.recipes:
             for arm, told in config.methods.items():
                 folder = config.folder / path.stem / recipe.stem / slug(arm)
+                dose = [f"update.dose={config.dose}"] if config.dose else []
                 place = (f"run.seed={seed}", f"run.folder={json.dumps(str(folder))}", f"run.name=seed-{seed:02d}")
-                yield Job(recipe, arm, seed, (*config.settings, *told, *overrides, "run.threads=1", *place))
+                yield Job(recipe, arm, seed, (*dose, *config.settings, *told, *overrides, "run.threads=1", *place))
 
 
 def _recipe(folder: Path, given: Any) -> Any:

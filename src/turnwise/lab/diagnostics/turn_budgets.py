@@ -149,18 +149,10 @@ def compare_limits(trajectories: Sequence[Trajectory], limits: Mapping[str, Limi
 
 def budget_table(found: Mapping[str, Saved], prices: tuple[float, float] | None = None) -> Table:
     """Tabulate success, its loss, and what is saved by each limit."""
+    of_tokens = "tokens read", "tokens written"
     money = ("cost per task", "saved") if prices else ()
     lines: list[Sequence[str]] = [
-        (
-            "limit",
-            "turns",
-            "success",
-            "success lost",
-            "turns saved",
-            "tokens read saved",
-            "tokens written saved",
-            *money,
-        )
+        ("limit", "turns", "success", "success lost", *(f"{of} saved" for of in ("turns", *of_tokens)), *money)
     ]
     whole = found["none"].spent
     for name, one in found.items():

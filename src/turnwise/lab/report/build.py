@@ -1,5 +1,6 @@
 """Build the data of a page step by step, so that a live run costs only its new steps."""
 
+import json
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -9,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from turnwise.base.errors import DamagedError
-from turnwise.lab.diagnostics.fidelity_record import NAME, read_responses
+from turnwise.lab.diagnostics.fidelity_record import NAME, equal_columns, fidelities, read_responses
 from turnwise.lab.report.chunks import turns_table, write_table, write_value
 from turnwise.lab.report.credit import OtherMethods
 from turnwise.lab.report.pieces import Pieces
@@ -18,6 +19,8 @@ from turnwise.lab.report.summary import describe_run, failure_causes, metrics_co
 from turnwise.train.folder import RunFolder, by_step, doubles
 from turnwise.train.recorded import HOW_TO_FILL, Step, read_step
 
+AUDIT = "audit.json"
+"""What `turnwise audit` leaves among the analyses of a run."""
 Progress = Callable[[int, int], None]
 Say = Callable[[str], None]
 """Called with a problem of a run's files, one line; each problem is reported once."""
@@ -126,7 +129,7 @@ class _Run:
         self._examples: dict[str, tuple[int, int]] = {}
         self._metrics: dict[str, Any] | None = None
         self._fidelity: dict[str, Any] | None = None
-        self._fidelity_stamp: tuple[int, int] | None = None
+        self._fidelity_stamp: tuple[tuple[int, int] | None, ...] = (None, None)
         self._token_entropy = False
         self._stale = True
 
@@ -181,19 +184,36 @@ class _Run:
     def _add_fidelity(self) -> bool:
         """Add the newest fidelity analysis, if there is one, and return whether it has changed."""
         path = self.run.path / "analyses" / NAME
-        stamp = _stamp(path) if path.exists() else None
+        stamp = tuple(_stamp(each) if each.exists() else None for each in (path, path.with_name(AUDIT)))
         if stamp == self._fidelity_stamp:
             return False
         self._fidelity, self._fidelity_stamp = None, stamp
-        if stamp:
+        if stamp[0]:
             try:
                 table, step, methods = read_responses(path)
             except DamagedError as error:
                 self._say(f"{error}. The page leaves it out")
             else:
                 write_table(self.folder / "fidelity.js", f"{self.folder.name}/fidelity", table)
-                self._fidelity = {"step": step, "methods": methods}
+                values = fidelities(table)
+                ranked = sorted(equal_columns(table), key=lambda names: -values[names[0]])
+                self._fidelity = {
+                    "step": step,
+                    "methods": methods,
+                    "ranked": [{"names": names, "fidelity": values[names[0]]} for names in ranked],
+                    "audit": self._audit(),
+                }
         return True
+
+    def _audit(self) -> dict[str, float | None]:
+        """Return how well each method finds turns with an effect (AUROC), if the run was audited."""
+        path = self.run.path / "analyses" / AUDIT
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))["found"] if path.exists() else {}
+            return {name: one["auroc"]["value"] for name, one in found.items()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            self._say(f"cannot read {path} ({error}); run `turnwise audit` again. The page leaves it out")
+            return {}
 
     def summary(self) -> dict[str, Any]:
         """Return the data that the page loads first."""

@@ -3,6 +3,7 @@
 import numpy as np
 import pyarrow as pa
 
+from turnwise.credit.metrics import is_apart
 from turnwise.credit.segments import Segments
 from turnwise.train.recorded import Step
 
@@ -12,8 +13,6 @@ ENDINGS = (*COMPARED, "failed", "pruned")
 """Outcomes of trajectories that ended; the page colours them in this order."""
 OUTCOMES = (*ENDINGS, "goes on")
 """All outcomes; the last is that of a trajectory which a later step continues."""
-ROUNDING = 1e-9
-"""Returns whose difference is below this share of them are equal."""
 
 
 def outcomes(step: Step) -> np.ndarray:
@@ -46,7 +45,7 @@ def has_contrast(step: Step) -> np.ndarray:
     usable_N = (outcomes(step) < len(COMPARED)) & (_turns(step) > 0) & counts_N
     high_G = groups.max(np.where(usable_N, return_N, -np.inf))
     low_G = groups.min(np.where(usable_N, return_N, np.inf))
-    return high_G - low_G > ROUNDING * np.maximum(np.abs(high_G), np.abs(low_G))
+    return is_apart(high_G, low_G)
 
 
 def _groups(step: Step) -> Segments:

@@ -14,7 +14,7 @@ Values = Float[np.ndarray, " T"]
 
 Aggregate = Literal["token-mean", "response-mean", "trajectory-mean", "nested-mean", "constant"]
 """Averages that a loss may be; see `turnwise.objective.losses.token_weights`."""
-Clip = Literal["ppo", "cispo", "none"]
+Clip = Literal["ppo", "keep", "cispo", "none"]
 """Clips of the probability ratio; see `turnwise.objective.losses.policy_loss`."""
 
 Frac = Annotated[float, pydantic.Field(gt=0, le=1)]

@@ -13,6 +13,7 @@ from turnwise.credit.segments import Segments
 from turnwise.engines.models import Models
 from turnwise.environments.base import Step
 from turnwise.models.policy import Policy, autocast
+from turnwise.models.remote import RemoteModel
 from turnwise.models.settings import ModelConfig
 from turnwise.objective.tokens import Sequences, score
 from turnwise.rollout.context import make_context
@@ -60,7 +61,12 @@ def assess(
         max_tokens: Padded tokens per micro-batch.
     """
     policy = models.policy.policy
-    if not isinstance(suite, Assessed) or policy.format.think or policy.format.plan:
+    if (
+        not isinstance(suite, Assessed)
+        or isinstance(policy.model, RemoteModel)
+        or policy.format.think
+        or policy.format.plan
+    ):
         return {}
     moments = [Moment(*each) for each in suite.situations()]
     if not moments:

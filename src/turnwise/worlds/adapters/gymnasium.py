@@ -113,11 +113,7 @@ class GymnasiumEnvironment:
         )
 
     def step(self, response: str) -> Step:
-        """Play an action.
-
-        Raises:
-            EnvironmentFault: The trajectory has not begun, or is over.
-        """
+        """Play an action; before `start` and after the end, raise an `EnvironmentFault`."""
         if self._shown is None:
             raise EnvironmentFault(
                 f"step() {'after the end' if self._steps else 'before start()'} of seed {self.seed}."

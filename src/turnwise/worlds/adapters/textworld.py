@@ -108,17 +108,10 @@ class TextworldEnvironment:
     def start(self) -> Step:
         """Start the game; returns the objective and the first room, or the game's own opening."""
         textworld = needed("textworld", extra=EXTRA, by="textworld")
-        told = {
-            "won",
-            "lost",
-            "score",
-            "max_score",
-            "admissible_commands",
-            "objective",
-            "description",
-            "inventory",
-            "policy_commands",
-        }
+        told = (
+            *("won", "lost", "score", "max_score", "admissible_commands", "objective"),
+            *("description", "inventory", "policy_commands"),
+        )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the interpreter does not know the game; TextWorld does
             self._game = textworld.start(str(self.path), textworld.EnvInfos(**dict.fromkeys(told, True)))
@@ -131,11 +124,7 @@ class TextworldEnvironment:
         return self._answer(opening)
 
     def step(self, response: str) -> Step:
-        """Play a command.
-
-        Raises:
-            EnvironmentFault: The trajectory has not begun, or is over.
-        """
+        """Play a command; before `start` and after the end, raise an `EnvironmentFault`."""
         if self._game is None or self._ended:
             raise EnvironmentFault(
                 f"step() {'after the end' if self._ended else 'before start()'} of {self.path.stem}."
@@ -285,11 +274,7 @@ def _challenge(name: str) -> Any:
 
 
 def _compile(game: Generated, path: Path) -> Path:
-    """Generate the files of a game.
-
-    Raises:
-        EnvironmentFault: TextWorld cannot make the game with these settings.
-    """
+    """Generate the files of a game."""
     textworld = needed("textworld", extra=EXTRA, by="textworld")
     options = textworld.GameOptions()
     options.seeds, options.path = game.seed, str(path)

@@ -13,28 +13,13 @@ engines of that game share; an engine holds only what changes.
 import copy
 import functools
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import ClassVar
+from collections.abc import Hashable, Iterable, Sequence
 
-from turnwise.worlds.alfworld.game import PROPERTIES, Game
+from turnwise.worlds.alfworld.game import PROPERTIES, TABLES, Game
 
 BANNER = "-= Welcome to TextWorld, ALFRED! =-\n\n"
 NOTHING_HAPPENS = "Nothing happens."
-HELP = """Available commands:
-  look:                             look around your current location
-  inventory:                        check your current inventory
-  go to (receptacle):               move to a receptacle
-  open (receptacle):                open a receptacle
-  close (receptacle):               close a receptacle
-  take (object) from (receptacle):  take an object from a receptacle
-  move (object) to (receptacle):  place an object in or on a receptacle
-  examine (something):              examine a receptacle or an object
-  use (object):                     use an object
-  heat (object) with (receptacle):  heat an object using a receptacle
-  clean (object) with (receptacle): clean an object using a receptacle
-  cool (object) with (receptacle):  cool an object using a receptacle
-  slice (object) with (object):     slice an object using a sharp object
-"""
+HELP: str = TABLES["help"]
 
 # The properties of a thing are the bits of one integer: cheap to copy, test and hash.
 _BIT = {name: 1 << position for position, name in enumerate(PROPERTIES)}
@@ -191,7 +176,8 @@ class Engine:
             self.observation = NOTHING_HAPPENS
         else:
             verb, _, rest = command.partition(" ")
-            self.observation = self._HANDLERS[verb](self, rest)
+            play = functools.partial(self._change, verb=verb) if verb in _APPLIANCES else getattr(self, f"_{verb}")
+            self.observation = play(rest)
             if verb not in ("look", "inventory", "examine", "help"):
                 self._admissible = None
         return self.observation
@@ -370,20 +356,3 @@ class Engine:
         if properties & _SLICEABLE and properties & _SLICED:
             return f"This is a sliced {name}."
         return f"There's nothing special about {name}."
-
-    _HANDLERS: ClassVar[dict[str, Callable[["Engine", str], str]]] = {
-        "go": _go,
-        "open": _open,
-        "close": _close,
-        "take": _take,
-        "move": _move,
-        "use": _use,
-        "clean": functools.partial(_change, verb="clean"),
-        "cool": functools.partial(_change, verb="cool"),
-        "heat": functools.partial(_change, verb="heat"),
-        "slice": _slice,
-        "examine": _examine,
-        "look": _look,
-        "inventory": _inventory,
-        "help": _help,
-    }

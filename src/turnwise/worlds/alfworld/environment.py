@@ -42,26 +42,18 @@ class AlfworldEnvironment:
         if max_steps < 1:
             raise ConfigError(f"max_steps is {max_steps}; it must be at least 1.")
         self.game = task if isinstance(task, Game) else _load_once(str(task))
-        self.max_steps = max_steps
-        self.success_reward = success_reward
-        self.state_key = state_key
+        self.max_steps, self.success_reward, self.state_key = max_steps, success_reward, state_key
         self._engine: Engine | None = None
-        self._steps = 0
-        self._ended = False
+        self._steps, self._ended = 0, False
 
     def start(self) -> Step:
         """Start the game; the first observation describes the room and names the task."""
         self._engine = Engine(self.game)
-        self._steps = 0
-        self._ended = False
+        self._steps, self._ended = 0, False
         return self._answer(self._engine, self._engine.observation.removeprefix(BANNER))
 
     def step(self, response: str) -> Step:
-        """Play a command.
-
-        Raises:
-            EnvironmentFault: The trajectory has not begun, or is over.
-        """
+        """Play a command; before `start` and after the end, raise an `EnvironmentFault`."""
         engine = self._engine
         if engine is None or self._ended:
             raise EnvironmentFault(

@@ -15,31 +15,13 @@ from collections.abc import Collection
 from pathlib import Path
 
 from turnwise.base.errors import DataError, did_you_mean
-from turnwise.worlds.alfworld.game import PROPERTIES, TASK_TYPES, Game, Goal, Receptacle, Thing
+from turnwise.worlds.alfworld.game import PROPERTIES, TABLES, TASK_TYPES, Game, Goal, Receptacle, Thing
 
 DATA_VARIABLE = "ALFWORLD_DATA"
 GAME_FILE, TRAJECTORY_FILE = "game.tw-pddl", "traj_data.json"
 """The two files in a game's folder."""
 
-_GOALS = {
-    "pick_and_place_simple": """(and (exists (?r - receptacle) (exists (?o - object) (and
-        (inReceptacle ?o ?r) (objectType ?o OBJECT) (receptacleType ?r RECEPTACLE)))))""",
-    "look_at_obj_in_light": """(and
-        (exists (?ot - object ?r - receptacle ?a - agent ?l - location) (and
-            (objectType ?ot TOGGLE) (toggleable ?ot) (isToggled ?ot)
-            (receptacleAtLocation ?r ?l) (atLocation ?a ?l) (inReceptacle ?ot ?r)))
-        (exists (?o - object ?a - agent) (and (objectType ?o OBJECT) (holds ?a ?o))))""",
-    "pick_clean_then_place_in_recep": """(and (exists (?r - receptacle) (exists (?o - object) (and
-        (cleanable ?o) (objectType ?o OBJECT) (receptacleType ?r RECEPTACLE) (isClean ?o) (inReceptacle ?o ?r)))))""",
-    "pick_heat_then_place_in_recep": """(and (exists (?r - receptacle) (exists (?o - object) (and
-        (heatable ?o) (objectType ?o OBJECT) (receptacleType ?r RECEPTACLE) (isHot ?o) (inReceptacle ?o ?r)))))""",
-    "pick_cool_then_place_in_recep": """(and (exists (?r - receptacle) (exists (?o - object) (and
-        (coolable ?o) (objectType ?o OBJECT) (receptacleType ?r RECEPTACLE) (isCool ?o) (inReceptacle ?o ?r)))))""",
-    "pick_two_obj_and_place": """(and (exists (?r - receptacle) (exists (?o1 - object) (and
-        (objectType ?o1 OBJECT) (receptacleType ?r RECEPTACLE) (inReceptacle ?o1 ?r)
-        (exists (?o2 - object) (and (not (= ?o1 ?o2))
-            (objectType ?o2 OBJECT) (receptacleType ?r RECEPTACLE) (inReceptacle ?o2 ?r)))))))""",
-}
+_GOALS: dict[str, str] = {name: task["goal"] for name, task in TABLES["tasks"].items()}
 _BLANKS = {"OBJECT": "object_type", "RECEPTACLE": "receptacle_type", "TOGGLE": "toggle_type"}
 
 

@@ -5,31 +5,13 @@ names ("alarmclock 2").
 """
 
 import dataclasses
+import tomllib
+from pathlib import Path
 
-TASK_TYPES = (
-    "pick_and_place_simple",
-    "look_at_obj_in_light",
-    "pick_clean_then_place_in_recep",
-    "pick_heat_then_place_in_recep",
-    "pick_cool_then_place_in_recep",
-    "pick_two_obj_and_place",
-)
-
-PROPERTIES = (
-    "pickupable",
-    "cleanable",
-    "heatable",
-    "coolable",
-    "toggleable",
-    "sliceable",
-    "isReceptacleObject",
-    "isClean",
-    "isHot",
-    "isCool",
-    "isOn",
-    "isToggled",
-    "isSliced",
-)
+TABLES = tomllib.loads((Path(__file__).parent / "tables.toml").read_text(encoding="utf-8"))
+"""Texts and tables of the games: tasks, rooms, objects."""
+TASK_TYPES = tuple(TABLES["tasks"])
+PROPERTIES = tuple(TABLES["properties"])
 """Possible properties of a thing, spelled as in the domain."""
 
 

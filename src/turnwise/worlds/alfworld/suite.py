@@ -2,21 +2,45 @@
 
 import functools
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from turnwise.base.errors import ConfigError, did_you_mean
 from turnwise.environments.base import Demonstrated, Environment, Task
 from turnwise.environments.needs import check_counts
 from turnwise.environments.settings import EnvironmentConfig
-from turnwise.worlds.alfworld.engine import Engine
+from turnwise.environments.words import split_words
+from turnwise.worlds.alfworld.engine import BANNER, HELP, NOTHING_HAPPENS, Engine, display_names
 from turnwise.worlds.alfworld.environment import AlfworldEnvironment
 from turnwise.worlds.alfworld.expert import Expert
 from turnwise.worlds.alfworld.files import find_games, load_game
-from turnwise.worlds.alfworld.game import Game
+from turnwise.worlds.alfworld.game import TABLES, Game
 from turnwise.worlds.alfworld.generate import generate_games
-from turnwise.worlds.alfworld.subgoals import with_subgoals
-from turnwise.worlds.alfworld.vocabulary import words
+from turnwise.worlds.alfworld.rooms import FLOOR, KINDS, RECEPTACLES, TEMPLATES
+
+DEEDS = ("take", "move", "clean", "heat", "cool", "slice", "use", "toggle")
+"""Commands that a subgoal ends with; all others search for something."""
+
+
+def with_subgoals(turns: Sequence[Demonstrated]) -> list[Demonstrated]:
+    """Return the turns with their subgoals, such as "take mug" and "move mug to shelf".
+
+    A subgoal names kinds of things, not the one that the expert finds later. Noise ends no subgoal.
+    """
+    result: list[Demonstrated] = []
+    subgoal = "look"
+    for turn in reversed(turns):
+        if turn.imitate and turn.response.partition(" ")[0] in DEEDS:
+            subgoal = _without_places(turn.response)
+        result.append(turn._replace(subgoal=subgoal))
+    return result[::-1]
+
+
+def _without_places(command: str) -> str:
+    """Return "take mug" for "take mug 1 from desk 2"."""
+    words = [word for word in command.split() if not word.isdigit()]
+    ends = [words.index(word) for word in ("from", "with") if word in words]
+    return " ".join(words[: min(ends, default=len(words))])
 
 
 class _Games:
@@ -145,3 +169,22 @@ class Alfworld(_Games):
     def task_name(self, task: Task) -> str:
         """Name a task in records."""
         return "/".join(task.parts[-3:-1])
+
+
+MAX_NUMBER = 40
+"""Highest number after a type name ("cabinet 27") in the vocabulary of all games."""
+
+
+def words(games: Iterable[Game] | None = None) -> list[str]:
+    """Return all words of games' observations, commands and task sentences, as `split_words` finds them, sorted.
+
+    Args:
+        games: Games whose words to add; None: the words of all generated games.
+    """
+    texts = [BANNER, HELP, NOTHING_HAPPENS, TABLES["forms"], " ".join(map(str, range(1, MAX_NUMBER + 1)))]
+    texts += [sentence.format("", "") for sentences in TEMPLATES.values() for sentence in sentences]
+    texts += [name.lower() for types in (KINDS, *RECEPTACLES.values(), *FLOOR.values()) for name in types]
+    for game in games or ():
+        texts.append(game.task)
+        texts += display_names([entity.id for entity in (*game.receptacles, *game.things)]).values()
+    return sorted({word for text in texts for word in split_words(text)})

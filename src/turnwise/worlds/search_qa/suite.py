@@ -2,7 +2,8 @@
 
 import functools
 import random
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from turnwise.base.errors import ConfigError
@@ -10,18 +11,55 @@ from turnwise.environments.base import Demonstrated, Environment, Task
 from turnwise.environments.needs import check_choices
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.words import split_words
-from turnwise.worlds.search_qa.dense import Dense, find_encoder
-from turnwise.worlds.search_qa.environment import CHOICES, FORMS, SearchQaEnvironment
-from turnwise.worlds.search_qa.files import (
-    Passage,
-    Question,
-    find_file,
-    load_corpus,
-    load_questions,
-    split_questions,
-)
-from turnwise.worlds.search_qa.retrieval import K1, B, Bm25, Retriever, check_constants
-from turnwise.worlds.search_qa.searcher import Searcher, noise_action
+from turnwise.worlds.search_qa import files
+from turnwise.worlds.search_qa.environment import CHOICES, FORMS, SearchQaEnvironment, action
+from turnwise.worlds.search_qa.retrieval import K1, B, Bm25, Dense, Retriever, check_constants, find_encoder
+
+
+class Searcher:
+    """Play one question.
+
+    It searches for the question, then for titles of missing supporting passages that occur in what it has read, then
+    for the titles found, best first. It answers once all supporting passages have been shown, or no search is left.
+
+    Args:
+        environment: The environment that it plays.
+        supporting: Titles of the supporting passages, by id.
+    """
+
+    def __init__(self, environment: SearchQaEnvironment, supporting: Mapping[str, str]):
+        self._environment, self._supporting = environment, supporting
+        self._titles: dict[str, None] = {}
+        self._read = environment.question.text.casefold()
+
+    def act(self) -> str:
+        """Return the next action."""
+        environment = self._environment
+        for passage in environment.found:
+            self._titles[passage.title] = None
+            self._read += f"\n{passage.title} {environment.show(passage)}".casefold()
+        if environment.searches_left and (environment.supporting_left or not self._supporting):
+            asked = {action("search", query) for query in environment.queries}
+            for query in (action("search", text) for text in self._queries() if text):
+                if query not in asked:
+                    return query
+        return action("answer", environment.question.answers[0])
+
+    def _queries(self) -> Iterator[str]:
+        yield self._environment.question.text
+        # "Little Big Man (novel)" is read as "Little Big Man"
+        wanted = [title for id, title in self._supporting.items() if id in self._environment.supporting_left]
+        yield from (title for title in wanted if re.sub(r" \(.*\)$", "", title).casefold() in self._read)
+        yield from self._titles
+
+
+def noise_action(environment: SearchQaEnvironment, rng: random.Random) -> str:
+    """Return a noise action: a malformed response, or a search for two words of the question."""
+    if rng.random() < 0.5 or not environment.searches_left:
+        return environment.question.text
+    words = environment.question.text.split()
+    return action("search", " ".join(rng.sample(words, min(2, len(words)))))
+
 
 MAX_WORDS = 5000
 """Largest vocabulary for a policy with one token per word."""
@@ -65,7 +103,7 @@ class SearchQa:
         self._options: dict[str, Any] = {"reward": reward, "state_key": state_key, "max_searches": max_searches}
         self._options |= {"num_passages": num_passages, "passage_words": passage_words}
 
-    def retriever(self, passages: Sequence[Passage]) -> Retriever:
+    def retriever(self, passages: Sequence[files.Passage]) -> Retriever:
         """Build the retriever; called once."""
         if self._retrieval == "bm25":
             return Bm25(passages, **self._constants)
@@ -82,7 +120,7 @@ class SearchQa:
         """Return the questions of a split: "train" (eight tenths), "valid", "test", or "all"."""
         if self._retrieval == "dense" and type(self).retriever is SearchQa.retriever:
             find_encoder(self._encoder)  # a missing one should fail before a warm start
-        return split_questions(self._questions, split)
+        return files.split_questions(self._questions, split)
 
     def environment(self, task: Task) -> Environment:
         """Build a fresh environment."""
@@ -122,21 +160,21 @@ class SearchQa:
             step = environment.step(played)
         return turns if step.info["success"] and not environment.supporting_left else None
 
-    def _build(self, task: Question) -> SearchQaEnvironment:
+    def _build(self, task: files.Question) -> SearchQaEnvironment:
         limits = {"max_steps": self._config.max_steps, "success_reward": self._config.success_reward}
         return SearchQaEnvironment(self._retrieve, task, **limits, **self._options)
 
     @functools.cached_property
-    def _passages(self) -> list[Passage]:
-        return load_corpus(find_file("corpus", self._files[0]))
+    def _passages(self) -> list[files.Passage]:
+        return files.load_corpus(files.find_file("corpus", self._files[0]))
 
     @functools.cached_property
     def _titles(self) -> dict[str, str]:
         return {passage.id: passage.title for passage in self._passages}
 
     @functools.cached_property
-    def _questions(self) -> list[Question]:
-        return load_questions(find_file("questions", self._files[1]), self._titles)
+    def _questions(self) -> list[files.Question]:
+        return files.load_questions(files.find_file("questions", self._files[1]), self._titles)
 
     @functools.cached_property
     def _retrieve(self) -> Retriever:

@@ -7,7 +7,7 @@ environment asks the seats in turn; see `turnwise.worlds.seats.match`.
 import dataclasses
 import random
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 History = tuple[str, ...]
 """All that was played so far: actions of the seats and outcomes of chance, in order."""
@@ -63,7 +63,7 @@ def contested(won: float) -> Outcome:
     return Outcome(won >= 0, result, {"win": 1.0, "draw": 0.5, "loss": 0.0}[result])
 
 
-class Game(Protocol):
+class Game:
     """Rules of a game, as functions of the history.
 
     Attributes:
@@ -77,56 +77,48 @@ class Game(Protocol):
             returns of the seats do not sum to 0.
     """
 
-    @property
-    def name(self) -> str: ...  # noqa: D102
-    @property
-    def rules(self) -> str: ...  # noqa: D102
-    @property
-    def roles(self) -> tuple[str, ...]: ...  # noqa: D102
-    @property
-    def most_turns(self) -> int: ...  # noqa: D102
-    @property
-    def exact(self) -> bool: ...  # noqa: D102
-    @property
-    def openings(self) -> bool: ...  # noqa: D102
-    @property
-    def tree(self) -> Any: ...  # noqa: D102
+    name: str
+    rules: str
+    most_turns: int
+    roles: tuple[str, ...] = ROLES
+    exact, openings = False, False
+    tree: Any = None
 
     def actor(self, history: History) -> int:
         """Return the seat that acts, `CHANCE` or `ENDED`."""
-        ...
+        raise NotImplementedError
 
     def chances(self, history: History) -> Mapping[str, float]:
-        """Return the outcomes of chance and their probabilities."""
-        ...
+        """Return the outcomes of chance and their probabilities; none by default."""
+        return {}
 
     def actions(self, history: History) -> Sequence[str]:
         """Return the admissible actions of the seat that acts."""
-        ...
+        raise NotImplementedError
 
     def returns(self, history: History) -> tuple[float, ...]:
         """Return what each seat has won at the end."""
-        ...
+        raise NotImplementedError
 
     def outcome(self, history: History, seat: int) -> Outcome:
-        """Return how the match ended for a seat; `contested` where one seat wins from the other."""
-        ...
+        """Return how the match ended for a seat, by default where one seat wins from the other."""
+        return contested(self.returns(history)[seat])
 
     def view(self, history: History, seat: int) -> str:
         """Describe what a seat sees."""
-        ...
+        raise NotImplementedError
 
     def expert(self, history: History, rng: random.Random) -> str:
         """Choose a strong action for the seat that acts."""
-        ...
+        raise NotImplementedError
 
     def value(self, history: History) -> float | None:
-        """Return what the first seat wins if all play perfectly from here; None if it is not known."""
-        ...
+        """Return what the first seat wins if all play perfectly from here; None if it is not known, or hidden."""
+        return None
 
     def words(self) -> str:
         """Return a text with all words of observations and actions."""
-        ...
+        raise NotImplementedError
 
 
 def generator(seed: int, history: History, what: str) -> random.Random:

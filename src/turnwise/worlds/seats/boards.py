@@ -2,9 +2,9 @@
 
 import functools
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
-from turnwise.worlds.seats.base import ENDED, ROLES, History, Outcome, contested
+from turnwise.worlds.seats.base import ENDED, Game, History
 
 MARKS = "xo"
 WIDTH, HEIGHT = 7, 6
@@ -13,20 +13,10 @@ WON = 1000
 """Score of a position that is won; above all scores of others."""
 
 
-class _Board:
+class _Board(Game):
     """What both games share: no chance, everything seen, seats in turn."""
 
-    exact, openings, tree, roles = True, True, None, ROLES
-    name = rules = ""
-    most_turns = 0
-
-    def chances(self, history: History) -> Mapping[str, float]:
-        """Return no outcomes: nothing is drawn."""
-        return {}
-
-    def value(self, history: History) -> float | None:
-        """Return what the first seat wins under perfect play; None if it is not known."""
-        return None
+    exact, openings = True, True
 
     def actor(self, history: History) -> int:
         """Return the seat that acts, or `ENDED`."""
@@ -37,16 +27,8 @@ class _Board:
         winner = self.winner(history)
         return (0.0, 0.0) if winner is None else (1.0, -1.0) if winner == 0 else (-1.0, 1.0)
 
-    def outcome(self, history: History, seat: int) -> Outcome:
-        """Return how the match ended for a seat."""
-        return contested(self.returns(history)[seat])
-
     def winner(self, history: History) -> int | None:
         """Return the seat that has won, if any; only the last action can have decided."""
-        raise NotImplementedError
-
-    def actions(self, history: History) -> Sequence[str]:
-        """Return the places that are free."""
         raise NotImplementedError
 
     def picture(self, history: History) -> str:

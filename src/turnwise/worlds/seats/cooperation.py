@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, get_args
 
 from turnwise.base.errors import ConfigError
-from turnwise.worlds.seats.base import CHANCE, ENDED, ROLES, History, Outcome
+from turnwise.worlds.seats.base import CHANCE, ENDED, ROLES, Game, History, Outcome
 
 Share = Literal["own", "joint"]
 """What a seat of the negotiation is paid for."""
@@ -25,17 +25,7 @@ SYMBOLS = ("ba", "de", "ki")
 Amounts = tuple[int, ...]
 
 
-class _Cooperation:
-    """What both games share: cards are dealt by chance, nothing is known to be perfect, and matches begin anew."""
-
-    exact, openings, tree, roles = False, False, None, ROLES
-
-    def value(self, history: History) -> float | None:
-        """Return None: a history alone has no value where something is hidden."""
-        return None
-
-
-class Negotiation(_Cooperation):
+class Negotiation(Game):
     """Two seats divide items by alternating offers; what an item is worth is known to its owner only.
 
     A history is the number of each kind of item, the values of both seats, and the actions. The best joint value is
@@ -170,7 +160,7 @@ def _offers(pool: str) -> tuple[str, ...]:
     return tuple(f"keep {each}" for each in _texts(*(range(number + 1) for number in _amounts(pool))))
 
 
-class Referential(_Cooperation):
+class Referential(Game):
     """The first seat sees which object is the target and says a message; the second picks an object.
 
     A history is the objects in the second seat's order, the number of the target, the message and the pick. Both are

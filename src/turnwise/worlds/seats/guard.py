@@ -5,7 +5,7 @@ import random
 from collections.abc import Mapping, Sequence
 
 from turnwise.base.errors import ConfigError
-from turnwise.worlds.seats.base import CHANCE, ENDED, History, Outcome
+from turnwise.worlds.seats.base import CHANCE, ENDED, Game, History, Outcome
 
 NAMES = (("key", "opener"), ("code", "digits"), ("map", "chart"))
 """Things of the store, each with two names."""
@@ -21,7 +21,7 @@ VISIT = 4
 """Actions per visit: a request, the answer of one defender, another request, the answer of the other one."""
 
 
-class Guard:
+class Guard(Game):
     """Two visitors ask for two things each. Nobody may get both things of the forbidden pair.
 
     A history is the forbidden pair, who comes first, and the visits; a visit is a request, an answer, a request, an
@@ -48,7 +48,7 @@ class Guard:
     """
 
     name, roles, most_turns = "guard", (ATTACKER, "defender", "defender"), 4
-    exact, openings, tree = True, False, None
+    exact = True
     rules = (
         "A store has keys, codes and maps, each known by two names: "
         + ", ".join(" or ".join(names) for names in NAMES)
@@ -139,10 +139,6 @@ class Guard:
             return rng.choice([name for each in self._forbidden(history) if each not in asked for name in NAMES[each]])
         pair, given = {*self._forbidden(history)}, self._given(visit)
         return REFUSE if pair <= given | {THING[visit[-1]]} else GIVE
-
-    def value(self, history: History) -> float | None:
-        """Return None: it is not computed."""
-        return None
 
     def words(self) -> str:
         """Return a text with all words of observations and actions."""

@@ -46,11 +46,7 @@ class MatchEnvironment:
         return self._continue(valid=True)
 
     def step(self, response: str) -> SeatStep:
-        """Play an action of the seat that was asked.
-
-        Raises:
-            EnvironmentFault: The match has not begun, or has ended.
-        """
+        """Play an action of the seat that was asked; before `start` and after the end, raise an `EnvironmentFault`."""
         if not self._started or self._game.actor(self._history) == ENDED:
             raise EnvironmentFault(f"step() {'after the end' if self._started else 'before start()'} of a match.")
         action, admissible = response.strip(), self._game.actions(self._history)

@@ -8,9 +8,8 @@ import functools
 import random
 from collections.abc import Mapping, Sequence
 
-from turnwise.worlds.seats.base import CHANCE, ENDED, ROLES, History, Outcome, contested
-from turnwise.worlds.seats.equilibrium import solve
-from turnwise.worlds.seats.tree import Tree
+from turnwise.worlds.seats.base import CHANCE, ENDED, ROLES, Game, History
+from turnwise.worlds.seats.tree import Tree, solve
 
 CARDS = "JQK"
 """Ranks, lowest first."""
@@ -28,46 +27,28 @@ class _Table:
     folded: int | None = None
 
 
-@dataclasses.dataclass(frozen=True)
-class Poker:
+class Poker(Game):
     """Poker of two players with few cards.
 
-    Attributes:
+    Args:
         name: "kuhn" or "leduc".
         copies: Cards of each rank.
         sizes: Chips of a bet or raise in each round; the public card is dealt before the second round.
         most_bets: Bets and raises per round.
     """
 
-    name: str
-    copies: int
-    sizes: tuple[int, ...]
-    most_bets: int
+    exact = True
 
-    exact, openings, roles = True, False, ROLES
-
-    @property
-    def most_turns(self) -> int:
-        """Largest number of actions of one seat in a match."""
-        return len(self.sizes) * (1 + (1 + self.most_bets) // 2)
-
-    @property
-    def rules(self) -> str:
-        """Rules as text."""
-        sizes = " and then ".join(map(str, self.sizes))
-        public = " After the first round a public card is dealt; a pair with it wins." * (len(self.sizes) > 1)
-        return (
-            f"Poker with {self.copies} each of J, Q and K. Both players pay 1 and get a card. Answer check or bet; "
-            f"after a bet: fold, call or, at most {self.most_bets - 1} times, raise. A bet is {sizes}.{public} The "
-            "higher card wins the pot. You read your seat, your card, and the bets so far.\n"
+    def __init__(self, name: str, *, copies: int, sizes: tuple[int, ...], most_bets: int):
+        self.name, self.copies, self.sizes, self.most_bets = name, copies, sizes, most_bets
+        self.most_turns = len(sizes) * (1 + (1 + most_bets) // 2)
+        public = " After the first round a public card is dealt; a pair with it wins." * (len(sizes) > 1)
+        self.rules = (
+            f"Poker with {copies} each of J, Q and K. Both players pay 1 and get a card. Answer check or bet; after a "
+            f"bet: fold, call or, at most {most_bets - 1} times, raise. A bet is {' and then '.join(map(str, sizes))}."
+            f"{public} The higher card wins the pot. You read your seat, your card, and the bets so far.\n"
         )
-
-    @functools.cached_property
-    def _read(self):
-        return functools.lru_cache(maxsize=65536)(self._table)
-
-    def __hash__(self) -> int:
-        return hash(self.name)
+        self._read = functools.lru_cache(maxsize=65536)(self._table)
 
     def _table(self, history: History) -> _Table:
         """Replay a history."""
@@ -125,10 +106,6 @@ class Poker:
         won = float(table.paid[1 - winner])
         return (won, -won) if winner == 0 else (-won, won)
 
-    def outcome(self, history: History, seat: int) -> Outcome:
-        """Return how the match ended for a seat."""
-        return contested(self.returns(history)[seat])
-
     def view(self, history: History, seat: int) -> str:
         """Describe seat, card, public card and bets; at the end also the result."""
         table = self._read(history)
@@ -154,10 +131,6 @@ class Poker:
         """Draw an action of the equilibrium."""
         chance = self._equilibrium[self.tree.choices(history)]
         return rng.choices(self.actions(history), chance.tolist())[0]
-
-    def value(self, history: History) -> float | None:
-        """Return None: a history alone has no value where cards are hidden."""
-        return None
 
     def words(self) -> str:
         """Return a text with all words of observations and actions."""

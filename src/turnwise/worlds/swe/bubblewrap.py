@@ -31,7 +31,7 @@ from turnwise.base.terminal import say
 from turnwise.worlds.swe.filters import filter_program
 from turnwise.worlds.swe.system import System, python_system
 from turnwise.worlds.swe.watch import descendants, run_watched
-from turnwise.worlds.swe.workspace import Limits, Outcome, Oversized
+from turnwise.worlds.swe.workspace import Limits, Outcome, Oversized, Workspace
 
 ROOT, SCRATCH = "/repo", "/scratch"
 USER_ID = "1000"
@@ -64,7 +64,7 @@ _END_S = 30.0
 """A fork bomb takes about one to end, on an idle machine."""
 
 
-class Bubblewrap:
+class Bubblewrap(Workspace):
     """A `Workspace` over a snapshot, for one command at a time. Files are written in memory.
 
     Args:
@@ -79,21 +79,15 @@ class Bubblewrap:
     root, scratch = ROOT, SCRATCH
 
     def __init__(self, snapshot: Path, system: System, limits: Limits):
-        self._place, self._limits, self._snapshot = _mount_point(), limits, snapshot.resolve()
+        super().__init__(limits)
+        self._place, self._snapshot = _mount_point(), snapshot.resolve()
         if set(",:\\") & set(f"{self._snapshot}{self._place}"):
             raise ConfigError(
                 f"swe: {self._snapshot} has one of , : \\ in its path, which overlayfs cannot take; "
                 "move the tasks, or set TURNWISE_CACHE"
             )
-        inodes = str(limits.disk_mb * _INODES_PER_MB)
-        arguments = [
-            self._place,
-            str(limits.disk_mb),
-            inodes,
-            USER_ID,
-            str(self._snapshot),
-            _most_pids(limits.processes),
-        ]
+        sizes = [str(limits.disk_mb), str(limits.disk_mb * _INODES_PER_MB)]
+        arguments = [self._place, *sizes, USER_ID, str(self._snapshot), _most_pids(limits.processes)]
         self._keeper = _keeper(arguments)
         self.close = weakref.finalize(self, _end, self._keeper)
         self._enter = [*_enter(self._keeper.pid), shutil.which("bwrap") or "bwrap"]
@@ -101,33 +95,17 @@ class Bubblewrap:
             read_only: "\0".join(_bubble(system, self._place, read_only)).encode() for read_only in (False, True)
         }
 
-    def run(
-        self,
-        command: str,
-        *,
-        stdin: bytes = b"",
-        seconds: float | None = None,
-        output_chars: int | None = None,
-        read_only: bool = False,
-    ) -> Outcome:
-        """Run a shell command; see `Workspace.run`."""
-        if self._keeper.poll() is not None:
-            raise EnvironmentFault("swe: the sandbox has ended, or was closed")
+    def _run(self, command: str, stdin: bytes, seconds: float, output_chars: int, read_only: bool) -> Outcome:
+        self._check_alive()
         limits = self._limits
-        bytes_of = {
-            "as": limits.memory_mb * 2**20,
-            "fsize": limits.disk_mb * 2**20,
-            "nproc": limits.processes,
-            "nofile": _OPEN_FILES,
-            "core": 0,
-        }
-        bounds = ["prlimit", *(f"--{name}={value}" for name, value in bytes_of.items())]
+        bounds = ["prlimit", f"--as={limits.memory_mb * 2**20}", f"--fsize={limits.disk_mb * 2**20}"]
+        bounds += [f"--nproc={limits.processes}", f"--nofile={_OPEN_FILES}", "--core=0"]
         with self._begin(read_only) as (begin, files):
             outcome = run_watched(
                 [*begin, *bounds, "sh", "-c", command],
                 stdin=stdin,
-                seconds=limits.seconds if seconds is None else seconds,
-                output_chars=limits.output_chars if output_chars is None else output_chars,
+                seconds=seconds,
+                output_chars=output_chars,
                 memory_mb=limits.memory_mb,
                 processes=limits.processes + 2,  # and bubblewrap's own
                 variables={},
@@ -135,6 +113,10 @@ class Bubblewrap:
             )
         self._wait_until_empty()
         return outcome
+
+    def _check_alive(self) -> None:
+        if self._keeper.poll() is not None:
+            raise EnvironmentFault("swe: the sandbox has ended, or was closed")
 
     @contextlib.contextmanager
     def _begin(self, read_only: bool = False) -> Iterator[tuple[list[str], list[int]]]:
@@ -167,8 +149,7 @@ class Bubblewrap:
 
     def changes(self) -> dict[str, bytes | None]:
         """Return regular files that differ from the snapshot; see `Workspace.changes`."""
-        if self._keeper.poll() is not None:
-            raise EnvironmentFault("swe: the sandbox has ended, or was closed")
+        self._check_alive()
         upper, most = Path(f"/proc/{self._keeper.pid}/root{self._place}/upper"), self._limits.disk_mb * 2**20
         return dict(_written(upper, self._snapshot, most))
 
@@ -192,10 +173,11 @@ def check_bubblewrap() -> None:
 def _try_once() -> None:
     if os.geteuid() == 0:
         say(AS_ROOT, file=sys.stderr)
-    with tempfile.TemporaryDirectory(dir=Path(_mount_point()).parent) as folder:
-        workspace = Bubblewrap(Path(folder), python_system(), Limits(disk_mb=8))
+    with (
+        tempfile.TemporaryDirectory(dir=Path(_mount_point()).parent) as folder,
+        contextlib.closing(Bubblewrap(Path(folder), python_system(), Limits(disk_mb=8))) as workspace,
+    ):
         outcome = workspace.run("echo works")
-        workspace.close()
     if outcome.output != b"works\n":
         said = outcome.output.decode(errors="replace").strip().replace("\n", "; ")
         raise ConfigError(
@@ -223,18 +205,9 @@ def _most_pids(processes: int) -> str:
 
 
 def _keeper(arguments: list[str]) -> subprocess.Popen[bytes]:
-    namespaces = [
-        "unshare",
-        "--user",
-        "--map-root-user",
-        "--mount",
-        "--propagation",
-        "private",
-        "--pid",
-        "--kill-child",
-    ]
+    namespaces = ["unshare", "--user", "--map-root-user", "--mount", "--propagation", "private", "--pid"]
     keeper = subprocess.Popen(
-        [*namespaces, "sh", "-c", _KEEP, "sh", *arguments],
+        [*namespaces, "--kill-child", "sh", "-c", _KEEP, "sh", *arguments],
         stdin=subprocess.PIPE,  # closed when this process ends, however it does
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -299,11 +272,7 @@ def _bubble(system: System, place: str, read_only: bool) -> list[str]:
 
 
 def _written(upper: Path, snapshot: Path, most: int) -> Iterator[tuple[str, bytes | None]]:
-    """Yield the file changes in an overlay's upper folder, without following links.
-
-    Raises:
-        Oversized: The files hold more than `most` bytes.
-    """
+    """Yield the file changes in an overlay's upper folder, without following links."""
     folders, left = [""], most
     while folders:
         folder = folders.pop()

@@ -15,7 +15,7 @@ from turnwise.base.errors import ConfigError, DataError, EnvironmentFault
 from turnwise.worlds.swe import forms
 from turnwise.worlds.swe.tasks import SweTask
 from turnwise.worlds.swe.watch import run_watched
-from turnwise.worlds.swe.workspace import Limits, Outcome, Oversized
+from turnwise.worlds.swe.workspace import Limits, Outcome, Oversized, Workspace
 
 ROOT, SCRATCH = "/testbed", "/tmp/scratch"
 FIRST = "while :; do sleep 3600; done"
@@ -38,7 +38,7 @@ _PREPARE = (
 )
 
 
-class Docker:
+class Docker(Workspace):
     """A `Workspace` in a container without network, with the daemon's limits.
 
     Args:
@@ -52,38 +52,25 @@ class Docker:
     root, scratch = ROOT, SCRATCH
 
     def __init__(self, image: str, limits: Limits):
-        self._limits = limits
-        bounds = [
-            f"--memory={limits.memory_mb}m",
-            f"--memory-swap={limits.memory_mb}m",
-            f"--pids-limit={limits.processes}",
-        ]
+        super().__init__(limits)
+        most = f"{limits.memory_mb}m"
+        bounds = [f"--memory={most}", f"--memory-swap={most}", f"--pids-limit={limits.processes}"]
         isolation = ["--network=none", "--cap-drop=ALL", "--security-opt=no-new-privileges"]
-        self._name = (
-            _docker("run", "--detach", "--rm", *isolation, *bounds, image, "bash", "-c", FIRST).decode().strip()
-        )
+        started = _docker("run", "--detach", "--rm", *isolation, *bounds, image, "bash", "-c", FIRST)
+        self._name = started.decode().strip()
         self.close = weakref.finalize(self, _remove, self._name)
         _docker("exec", self._name, "sh", "-c", _PREPARE)
         self._given = self._listed()
 
-    def run(
-        self,
-        command: str,
-        *,
-        stdin: bytes = b"",
-        seconds: float | None = None,
-        output_chars: int | None = None,
-        read_only: bool = False,
-    ) -> Outcome:
-        """Run a shell command and end its background processes; `read_only` does nothing. See `Workspace.run`."""
-        seconds = self._limits.seconds if seconds is None else seconds
+    def _run(self, command: str, stdin: bytes, seconds: float, output_chars: int, read_only: bool) -> Outcome:
+        """Run a shell command and end its background processes; `read_only` does nothing."""
         command = f"test -e {_ACTIVATE} && . {_ACTIVATE} testbed; {command}"
         within = ["timeout", "--signal=KILL", f"{seconds:g}", "bash", "-c", command]
         outcome = run_watched(
             ["docker", "exec", "--interactive", "--workdir", ROOT, self._name, *within],
             stdin=stdin,
             seconds=seconds + 10,
-            output_chars=self._limits.output_chars if output_chars is None else output_chars,
+            output_chars=output_chars,
         )
         _docker("exec", self._name, "sh", "-c", END)
         if outcome.code in (137, -9) and outcome.seconds >= seconds:
@@ -106,9 +93,8 @@ class Docker:
                         path = entry.name.removeprefix("./")
                         if path not in now or not entry.isreg():
                             continue
-                        if (
-                            left := left - entry.size
-                        ) < 0:  # also of a sparse file, which takes no space in the archive
+                        left -= entry.size  # also of a sparse file, which takes no space in the archive
+                        if left < 0:
                             raise Oversized(f"the files hold more than {self._limits.disk_mb} MiB")
                         if file := tar.extractfile(entry):
                             found[path] = file.read()
@@ -124,11 +110,7 @@ class Docker:
         return {path: mark for path, _, mark in marks}
 
     def _exec(self, command: str, stdin: bytes, most: int) -> bytes:
-        """Run a command of the container, whose programs the agent may have replaced: it may write without end.
-
-        Raises:
-            Oversized: It writes more than `most` bytes, or does not end.
-        """
+        """Run a command of the container, whose programs the agent may have replaced: it may write without end."""
         outcome = run_watched(
             ["docker", "exec", "--interactive", self._name, "sh", "-c", f"{command} 2> /dev/null"],
             stdin=stdin,

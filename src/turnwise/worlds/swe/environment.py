@@ -81,11 +81,7 @@ class Session:
         return Step(observation=f"{describe()}\n\n{statement}", info=self._info(None))
 
     def step(self, response: str) -> Step:
-        """Play a call.
-
-        Raises:
-            EnvironmentFault: The trajectory has not begun, or is over.
-        """
+        """Play a call; before `start` and after the end, raise an `EnvironmentFault`."""
         if self._workspace is None or self._ended:
             when = "after the end" if self._ended else "before start()"
             raise EnvironmentFault(f"step() {when} of task {self.task.instance_id}")

@@ -17,21 +17,13 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from turnwise.base.errors import EnvironmentFault
 from turnwise.base.terminal import say
+from turnwise.worlds.swe import variants
 from turnwise.worlds.swe.commands import CommandFailed, apply, begin, put, read_all, test_paths
 from turnwise.worlds.swe.inside.calls import MOST_PICKLED
 from turnwise.worlds.swe.patches import changed_lines
 from turnwise.worlds.swe.plan import Call, Checked, Plan, Verdict, draw, judge, missing_tests, split_name
 from turnwise.worlds.swe.tasks import SweTask
 from turnwise.worlds.swe.testing import ask_calls, run_tests
-from turnwise.worlds.swe.variants import (
-    MUST_PASS,
-    Group,
-    Template,
-    Variant,
-    known_to_fail,
-    make_template,
-    variants_of,
-)
 from turnwise.worlds.swe.workspace import Files, Workspace
 
 _TRIED_S = 1.0
@@ -99,8 +91,8 @@ class Preparer:
 
     def _set_up(self, lines: Collection[str]) -> dict[str, str]:
         """Find out how the versions differ from the snapshot; returns the tests' files, and those of the bug."""
-        task, workspace = self._task, self._make()
-        try:
+        task = self._task
+        with contextlib.closing(self._make()) as workspace:
             begin(workspace, task, hide=False)
             put(workspace, {name: text.encode() for name, text in task.test_files})
             if task.test_patch:
@@ -110,8 +102,6 @@ class Preparer:
             if task.patch:
                 apply(workspace, task.patch)
             self._right = workspace.changes()
-        finally:
-            workspace.close()
         return {path: text for path, content in read.items() if (text := _text(content)) is not None}
 
     def _version(self, files: Files) -> Workspace:
@@ -147,7 +137,7 @@ class Preparer:
         for checked in every:
             key = (checked.variant.function, checked.variant)
             one, other = (verdict.outcomes.get(key, {}) for verdict in verdicts)
-            good = checked.variant.kind in MUST_PASS
+            good = checked.variant.kind in variants.MUST_PASS
             items = tuple(sorted(item for item in one if one[item] is good and other.get(item) is good))
             if items:
                 seconds = max(first.seconds.get(key, 0.0), second.seconds.get(key, 0.0))
@@ -161,12 +151,9 @@ class Preparer:
     def _judged(self, plan: Plan, chosen: Sequence[Checked]) -> Verdict | None:
         """Run the right version's tests with variants; None unless all named tests pass."""
         drawn = draw(plan, self._task, self._tests, chosen)
-        workspace = self._version({**self._right, **drawn.files})
-        try:
-            limits = {"seconds": self._seconds, "read_only": plan.read_only}
+        limits = {"seconds": self._seconds, "read_only": plan.read_only}
+        with contextlib.closing(self._version({**self._right, **drawn.files})) as workspace:
             report = run_tests(workspace, drawn.tests, python=self._python, path=self._path, **limits)
-        finally:
-            workspace.close()
         verdict = judge(plan, drawn, report)
         if report.problem or not verdict.as_drawn or missing_tests(self._task, verdict.passed):
             return None
@@ -175,7 +162,7 @@ class Preparer:
     def _some(self, plan: Plan, alone: Verdict) -> list[Checked]:
         """Choose variants to try: of the tests that fail with the bug first, then of others, while there is time."""
         failing = {split_name(name)[1] for name in self._task.fail_to_pass}
-        every = [variant for template in plan.templates.values() for variant in variants_of(template)]
+        every = [variant for template in plan.templates.values() for variant in variants.variants_of(template)]
         random.SystemRandom().shuffle(every)
         every.sort(key=lambda variant: variant.function not in failing)
         left, some = _TRIED_S + sum(alone.seconds.values()), list[Checked]()
@@ -213,11 +200,8 @@ class Preparer:
         return [*telling[:_MOST_TELLING], *others[:_MOST_OTHER]]
 
     def _ask(self, files: Files, do: str, request: dict[str, Any], form: TypeAdapter[Reply]) -> list[Reply]:
-        workspace = self._version(files)
-        try:
+        with contextlib.closing(self._version(files)) as workspace:
             lines = ask_calls(workspace, do, request, python=self._python, seconds=self._seconds)
-        finally:
-            workspace.close()
         try:
             return [form.validate_json(line) if form is not _DIGEST else form.validate_python(line) for line in lines]
         except ValidationError as error:
@@ -234,9 +218,9 @@ def _text(content: bytes) -> str | None:
         return None
 
 
-def _template(path: str, text: str) -> Template | None:
+def _template(path: str, text: str) -> variants.Template | None:
     try:
-        return make_template(path, text)
+        return variants.make_template(path, text)
     except (SyntaxError, ValueError, RecursionError):
         return None
 
@@ -245,16 +229,18 @@ def _marked(files: Mapping[str, str]) -> frozenset[tuple[str, str]]:
     found = set[tuple[str, str]]()
     for path, text in files.items():
         with contextlib.suppress(SyntaxError, ValueError):
-            found |= {(path, name) for name in known_to_fail(text)}
+            found |= {(path, name) for name in variants.known_to_fail(text)}
     return frozenset(found)
 
 
-def _only(template: Template, wanted: Collection[Variant]) -> Template:
+def _only(template: variants.Template, wanted: Collection[variants.Variant]) -> variants.Template:
     """Leave out the variants that are not wanted."""
     return tuple(
         part
         if isinstance(part, str)
-        else Group(part.function, tuple((key, text) for key, text in part.texts if key is None or key in wanted))
+        else variants.Group(
+            part.function, tuple((key, text) for key, text in part.texts if key is None or key in wanted)
+        )
         for part in template
     )
 

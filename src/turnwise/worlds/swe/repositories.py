@@ -111,11 +111,7 @@ def _plain(repo: str) -> str:
 
 
 def _below(folder: Path, *parts: str) -> Path:
-    """Return a path below a folder.
-
-    Raises:
-        DataError: A link leads out of the folder.
-    """
+    """Return a path below a folder."""
     found = folder.joinpath(*parts)
     if not found.resolve().is_relative_to(folder.resolve()):
         raise DataError(f"swe: {found} leads out of {folder}; put the repository itself there")

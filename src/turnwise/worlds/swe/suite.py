@@ -1,5 +1,6 @@
 """Suite of software repair."""
 
+import contextlib
 import functools
 from collections.abc import Sequence
 from pathlib import Path
@@ -53,15 +54,10 @@ class Swe:
         statement_chars: int = 8000,
     ):
         check_choices(CHOICES, sandbox=sandbox)
-        numbers = {
-            "command_s": command_s,
-            "test_s": test_s,
-            "tools_s": tools_s,
-            "memory_mb": memory_mb,
-            "disk_mb": disk_mb,
-        }
-        numbers |= {"processes": processes, "output_chars": output_chars, "view_lines": view_lines}
-        for name, value in (numbers | {"search_lines": search_lines, "statement_chars": statement_chars}).items():
+        numbers = ("command_s", "test_s", "tools_s", "memory_mb", "disk_mb", "processes", "output_chars", "view_lines")
+        given = locals()
+        for name in (*numbers, "search_lines", "statement_chars"):
+            value = given[name]
             if not value > 0:
                 raise ConfigError(f"environment.options.{name}={value}: expected more than 0")
         if unknown := set(tiers) - set(TIERS):
@@ -110,12 +106,9 @@ class Swe:
         return Bubblewrap(laid, system_of(folder, task), self._limits)
 
     def _begun_files(self, task: SweTask) -> Files:
-        workspace = self.workspace(task)
-        try:
+        with contextlib.closing(self.workspace(task)) as workspace:
             begin(workspace, task)
             return workspace.changes()
-        finally:
-            workspace.close()
 
     def plan(self, task: SweTask) -> Plan:
         """Find out how a task is graded; takes seconds the first time."""

@@ -120,11 +120,7 @@ class Tools:
         return tools[name](**arguments)
 
     def _done(self, command: str, **how: Any) -> Outcome:
-        """Run a command.
-
-        Raises:
-            Rejected: The command is longer than the system allows.
-        """
+        """Run a command."""
         if (size := len(command.encode())) > MAX_COMMAND:
             raise Rejected(
                 f"The call makes a command of {size} bytes; it may have {MAX_COMMAND}. Write what is long with edit."

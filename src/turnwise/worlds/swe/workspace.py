@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Literal, Protocol
+from typing import Literal
 
 Files = Mapping[str, bytes | None]
 """File contents by path in the repository (separator "/"); None: the file does not exist."""
@@ -52,13 +52,20 @@ class Oversized(Exception):
     """Files exceed the disk limit, or cannot be read; sparse files can, because they take no space in the workspace."""
 
 
-class Workspace(Protocol):
-    """A writable copy of a repository. Processes of a command do not outlive it; files do."""
+class Workspace:
+    """A writable copy of a repository. Processes of a command do not outlive it; files do.
+
+    Args:
+        limits: Limits of its commands.
+    """
 
     root: str
     """The repository's folder as commands see it; they start there."""
     scratch: str
     """A folder for files outside the repository."""
+
+    def __init__(self, limits: Limits):
+        self._limits = limits
 
     def run(
         self,
@@ -81,7 +88,14 @@ class Workspace(Protocol):
         Raises:
             EnvironmentFault: The workspace has ended.
         """
-        ...
+        limits = self._limits
+        seconds = limits.seconds if seconds is None else seconds
+        return self._run(
+            command, stdin, seconds, limits.output_chars if output_chars is None else output_chars, read_only
+        )
+
+    def _run(self, command: str, stdin: bytes, seconds: float, output_chars: int, read_only: bool) -> Outcome:
+        raise NotImplementedError
 
     def changes(self) -> dict[str, bytes | None]:
         """Return regular files that differ from the snapshot, with their contents; None: deleted.
@@ -90,8 +104,8 @@ class Workspace(Protocol):
             EnvironmentFault: The workspace has ended.
             Oversized: The files exceed `Limits.disk_mb`.
         """
-        ...
+        raise NotImplementedError
 
     def close(self) -> None:
         """Release all resources; may be called twice."""
-        ...
+        raise NotImplementedError

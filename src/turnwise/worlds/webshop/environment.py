@@ -1,6 +1,9 @@
 """Play WebShop: one visit to the shop."""
 
 import functools
+import itertools
+import re
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 from turnwise.base.errors import ConfigError, EnvironmentFault
@@ -9,7 +12,62 @@ from turnwise.environments.needs import check_choices
 from turnwise.worlds.webshop.goals import Goal
 from turnwise.worlds.webshop.pages import plain_text, rich_text
 from turnwise.worlds.webshop.shop import Shop, Visit
-from turnwise.worlds.webshop.short import respaced, short_text
+
+TITLE_WORDS = 4
+"""Words shown of a title or another long text."""
+
+_ACTION = re.compile(r"(search|click) *\[(.+)\]")
+
+
+def short_text(visit: Visit) -> str:
+    """Render the observation of mode "text_short".
+
+    The search page shows the instruction, which other pages do not repeat. Results show product ids with the first
+    words of the titles; a product shows its options and its price. A chosen option shows only its value. Buttons are
+    omitted, because they are the same on all pages of a kind. The text is in lower case, as actions are, because "B0"
+    and "b0" are different words to the policy.
+    """
+    return " ; ".join(_parts(visit)).lower()
+
+
+def spaceless(text: str) -> str:
+    """Remove white space, of which the words of a word-level policy have more."""
+    return "".join(text.split())
+
+
+def respaced(action: str, targets: Iterable[str]) -> str:
+    """Correct the white space of an action.
+
+    A word-level policy writes "click [ x - large ]", the shop expects "click[x-large]".
+    """
+    match = _ACTION.fullmatch(action)
+    if match is None:
+        return action
+    name, argument = match[1], match[2].strip()
+    if name == "click":
+        squeezed = spaceless(argument)
+        argument = next((text for text in targets if spaceless(text) == squeezed), argument)
+    return f"{name}[{argument}]"
+
+
+def _parts(visit: Visit) -> Iterator[str]:
+    if visit.page == "search":
+        yield visit.goal.instruction
+    elif visit.page == "item" and visit.product:
+        for name, values in visit.product.options.items():
+            yield f"{name}: {visit.chosen.get(name) or ', '.join(values)}"
+        yield visit.product.price_tag
+    elif visit.page == "results":
+        for node, following in itertools.pairwise(visit.nodes):
+            if node.kind == "link":
+                yield f"{node.text} {_beginning(following.text)}"
+    else:
+        yield from (_beginning(node.text) for node in visit.nodes if node.kind == "text")
+
+
+def _beginning(text: str) -> str:
+    return " ".join(text.split()[:TITLE_WORDS])
+
 
 _REMOVED = str.maketrans("[]\n", "   ")
 CHOICES = {
@@ -34,7 +92,7 @@ class WebshopEnvironment:
             papers that use it; "score": every purchase earns its score times `success_reward`.
         observation: "text": the page's texts with [SEP] between them; "text_rich": one line per text, with marked
             buttons; "text_short": only what is new on a page, for a word-level policy; white space in actions is then
-            ignored. See `turnwise.worlds.webshop.short`.
+            ignored. See `turnwise.worlds.webshop.environment`.
         attributes_page: Offer the page that lists a product's attributes, which reveals most goals. The original hides
             it too.
         state_key: State key for credit that compares equal states: "observation", its text; "state", the page with the
@@ -70,11 +128,7 @@ class WebshopEnvironment:
         return self._answer(self._visit)
 
     def step(self, response: str) -> Step:
-        """Play an action.
-
-        Raises:
-            EnvironmentFault: The trajectory has not begun, or is over.
-        """
+        """Play an action; before `start` and after the end, raise an `EnvironmentFault`."""
         visit = self._visit
         if visit is None or self._ended:
             raise EnvironmentFault(

@@ -128,18 +128,8 @@ def _goal(
     options: tuple[tuple[str, str] | str, ...],
     price_upper: float,
 ) -> Goal:
-    return Goal(
-        number=-1,
-        asin=product.asin,
-        title=product.title,
-        query=product.query,
-        product_category=product.product_category,
-        category=product.category,
-        instruction=instruction,
-        attributes=attributes,
-        options=options,
-        price_upper=price_upper,
-    )
+    of_product = (product.asin, product.title, product.query, product.product_category, product.category)
+    return Goal(-1, *of_product, instruction, attributes, options, price_upper)
 
 
 def _in_order(goals: list[Goal]) -> list[Goal]:

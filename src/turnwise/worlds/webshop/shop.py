@@ -8,24 +8,9 @@ from pathlib import Path
 
 from turnwise.base.errors import ConfigError, DataError, did_you_mean
 from turnwise.worlds.bm25 import LuceneIndex
+from turnwise.worlds.webshop import pages
 from turnwise.worlds.webshop.catalogue import Product, load_human_instructions, load_products
 from turnwise.worlds.webshop.goals import Goal, draw_prices, human_goals, synthetic_goals
-from turnwise.worlds.webshop.pages import (
-    BACK,
-    BUY,
-    MAX_HITS,
-    NEXT,
-    PAGE_SIZE,
-    PREVIOUS,
-    SUB_PAGES,
-    Page,
-    done_page,
-    item_page,
-    results_page,
-    search_page,
-    sub_page,
-    targets,
-)
 from turnwise.worlds.webshop.reward import Nouns, Score, nouns_of, score_purchase
 
 GOALS = ("auto", "human", "synthetic")
@@ -51,7 +36,7 @@ class Shop:
         self.search = functools.lru_cache(maxsize=4096)(self._search)
 
     def _search(self, keywords: str) -> list[Product]:
-        return [self.products[asin] for asin in self._index.search(keywords, MAX_HITS)]
+        return [self.products[asin] for asin in self._index.search(keywords, pages.MAX_HITS)]
 
 
 def load_shop(
@@ -112,7 +97,7 @@ class Visit:
         self.chosen: dict[str, str] = {}
         self.visited: set[str] = set()
         self.score: Score | None = None
-        self._show(search_page(self.goal.instruction))
+        self._show(pages.search_page(self.goal.instruction))
 
     def act(self, action: str) -> bool:
         """Play an action; returns whether it was valid.
@@ -140,19 +125,19 @@ class Visit:
         return self.page, self.keywords, self.number, asin, tuple(sorted(self.chosen.items()))
 
     def _click(self, text: str) -> None:
-        if text == BUY.lower():
+        if text == pages.BUY.lower():
             self._buy()
-        elif text == BACK.lower():
+        elif text == pages.BACK.lower():
             self._begin()
-        elif text == NEXT.lower():
+        elif text == pages.NEXT.lower():
             self._results(self.keywords, self.number + 1)
-        elif text == PREVIOUS.lower() and self.page == "results":
+        elif text == pages.PREVIOUS.lower() and self.page == "results":
             self._results(self.keywords, self.number - 1)
-        elif text == PREVIOUS.lower() and self.page == "item":
+        elif text == pages.PREVIOUS.lower() and self.page == "item":
             self._results(self.keywords, self.number)
-        elif text in SUB_PAGES:
+        elif text in pages.SUB_PAGES:
             self.page = text
-            self._show(sub_page(self.goal.instruction, self._looked_at, text))
+            self._show(pages.sub_page(self.goal.instruction, self._looked_at, text))
         else:
             self._item(text)
 
@@ -160,8 +145,8 @@ class Visit:
         self.page, self.keywords, self.number = "results", keywords, number
         self.product, self.chosen = None, {}
         found = self.shop.search(keywords)
-        shown = found[(number - 1) * PAGE_SIZE : number * PAGE_SIZE]
-        self._show(results_page(self.goal.instruction, number, len(found), shown))
+        shown = found[(number - 1) * pages.PAGE_SIZE : number * pages.PAGE_SIZE]
+        self._show(pages.results_page(self.goal.instruction, number, len(found), shown))
 
     def _item(self, text: str) -> None:
         """Open a product, choose one of its options, or return to it."""
@@ -172,17 +157,17 @@ class Visit:
         elif target.kind == "option":
             self.chosen[target.option] = text
         self.page = "item"
-        self._show(item_page(self.goal.instruction, self._looked_at, self._with_attributes))
+        self._show(pages.item_page(self.goal.instruction, self._looked_at, self._with_attributes))
 
     def _buy(self) -> None:
         product, self.page = self._looked_at, "done"
         self.score = score_purchase(self.goal, product, self.shop.prices[product.asin], self.chosen, self.shop.nouns)
-        self._show(done_page(product.asin, self.chosen, self.score.total))
+        self._show(pages.done_page(product.asin, self.chosen, self.score.total))
 
     @property
     def _looked_at(self) -> Product:
         assert self.product is not None, "only the page of a product offers this"
         return self.product
 
-    def _show(self, page: Page) -> None:
-        self.nodes, self.targets = page, targets(page)
+    def _show(self, page: pages.Page) -> None:
+        self.nodes, self.targets = page, pages.targets(page)

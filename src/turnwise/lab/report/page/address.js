@@ -27,6 +27,7 @@
       if (value !== plain(get(id))) result.set(name, value);
     }
     if (show().value !== "all") result.set("show", show().value);
+    if (turnwise.view() !== "cards") result.set("view", turnwise.view());
     if (get("#contrast").checked) result.set("contrast", "1");
     if (section) result.set("section", section);
     return result;
@@ -84,6 +85,7 @@
     if (!show().value) show().value = "all";
     if (given.has("contrast")) get("#contrast").checked = given.get("contrast") === "1";
     if (view() !== before) turnwise.redraw();
+    if (given.has("view")) turnwise.setView(given.get("view"));
     await turnwise.filter();
     if (given.has("only_group")) {
       put(["only_group"]);
@@ -99,6 +101,7 @@
     if (!link) return;
     event.preventDefault();
     section = link.hash.slice(1);
+    get(link.hash).querySelectorAll("details.fold").forEach((fold) => (fold.open = true));
     get(link.hash).setAttribute("tabindex", "-1");
     get(link.hash).focus({ preventScroll: true });
     get(link.hash).scrollIntoView({ block: "start" });

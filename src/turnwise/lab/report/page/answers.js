@@ -16,11 +16,18 @@
   /** Fill the table of answers, one row per run. */
   turnwise.answer = () => {
     const { runs } = turnwise.summary;
-    const heads = ["What was trained?", "Did it learn?", "From what?", "At what cost?"];
-    const row = (run, index) => {
-      const parts = [trained(run, index), learned(run), source(run), cost(run)];
-      return make("tr", {}, ...parts.map(([main, ...more], place) => cell(heads[place], main, more)));
-    };
+    const isLog = runs.every((run) => run.imported || run.recorded);
+    const columns = [
+      [isLog ? "What is this?" : "What was trained?", trained],
+      [isLog ? "Did it succeed?" : "Did it learn?", learned],
+      ["From what?", source],
+      ["How good is the credit?", turnwise.quality],
+      ["At what cost?", cost],
+    ].map(([head, answer]) => [head, runs.map(answer)]);
+    const answered = columns.filter(([, answers]) => answers.some(Boolean)); // a question without any answer is left out
+    const heads = answered.map(([head]) => head);
+    const row = (_, index) =>
+      make("tr", {}, ...answered.map(([head, answers]) => cell(head, ...split(answers[index] ?? ["–"]))));
     document
       .querySelector("#answers")
       .replaceChildren(
@@ -28,6 +35,8 @@
         make("tbody", {}, ...runs.map(row)),
       );
   };
+
+  const split = ([main, ...more]) => [main, more];
 
   /** A cell: the answer in bold, and sentences below it. On a phone the question stands above the answer. */
   const cell = (head, main, more) =>
@@ -133,7 +142,8 @@
     const most = spent.toSorted((a, b) => b[1] - a[1]).filter(([, value]) => value > 0.05 * seconds);
     const part = ([name, value]) => `${name} ${share(value, seconds)}`;
     const tokens = sum(run.train["rollout/tokens"]);
-    if (!spent.length) return ["Not recorded", tokens ? `${count(tokens)} generated tokens.` : null];
+    if (!spent.length && !tokens) return null;
+    if (!spent.length) return ["Not recorded", `${count(tokens)} generated tokens.`];
     return [
       duration(seconds),
       most.length

@@ -3,8 +3,9 @@
 
 (() => {
   const get = (id) => document.querySelector(id);
-  const ORDERS = { step: "asc", alpha: "desc", entropy: "desc", advantage: "desc", invalid: "desc", turns: "desc" };
+  const ORDERS = { step: "desc", alpha: "desc", entropy: "desc", advantage: "desc", invalid: "desc", turns: "desc" };
   const key = (row) => `${row.step}/${row.trajectory}`;
+  const phone = matchMedia("(max-width: 640px)");
   let table = null;
   let rows = [];
   let shownRun = null;
@@ -67,7 +68,15 @@
     table.on("rowClick", (_, row) => turnwise.open(placeOf(row.getData())));
     table.on("dataFiltered", (_, found) => say(found.length));
     get("#table").addEventListener("keydown", move);
-    return new Promise((resolve) => table.on("tableBuilt", resolve));
+    phone.addEventListener("change", fitPhone);
+    return new Promise((resolve) => table.on("tableBuilt", () => resolve(fitPhone())));
+  }
+
+  /** On a phone only the columns that tell trajectories apart; all others are on the cards. */
+  function fitPhone() {
+    const [hide, show] = [(name) => table.hideColumn(name), (name) => table.showColumn(name)];
+    ["group", "trajectory", "turns", "reward", "invalid", "alpha", "entropy", "advantage"].forEach(phone.matches ? hide : show);
+    table.redraw(true);
   }
 
   /** Whether the return of a trajectory with this outcome is compared: not if it failed, was pruned or goes on. */
@@ -158,7 +167,7 @@
       order === "step"
         ? [
             { column: "trajectory", dir: "asc" },
-            { column: "step", dir: "asc" },
+            { column: "step", dir: "desc" },
           ]
         : [{ column: order, dir: ORDERS[order] }],
     );

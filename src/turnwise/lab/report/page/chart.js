@@ -1,14 +1,8 @@
-// Draw charts with ECharts once they come into view, with a title and a description for screen readers.
+// Draw charts with ECharts, with a title and a description for screen readers.
 "use strict";
 
 (() => {
   const charts = new Set();
-  const seen = new IntersectionObserver(
-    (entries) => {
-      for (const entry of entries) if (entry.isIntersecting) entry.target.chart.show();
-    },
-    { rootMargin: "300px" },
-  );
 
   /** Add a chart to a section. `options()` returns ECharts' options, or null without data; `wide` spans the row. */
   turnwise.addChart = (section, { title, note = "", wide = false, options, describe = () => "" }) => {
@@ -27,6 +21,7 @@
         figure.hidden = made === null;
         if (made === null) return;
         this.drawing ??= begin(canvas);
+        fitLegend(made, canvas.clientWidth);
         this.drawing.setOption({ ...frame(), ...made, animation: false }, { notMerge: true });
         this.series = made.series;
         this.byStep = made.xAxis?.name === "step";
@@ -37,11 +32,42 @@
     canvas.chart = chart;
     charts.add(chart);
     figure.hidden = options() === null;
-    seen.observe(canvas);
   };
 
-  /** Redraw all charts; show or hide those without data. */
-  turnwise.redraw = () => charts.forEach((chart) => chart.show());
+  /** Redraw all charts; show or hide those without data, and sections without any. */
+  turnwise.redraw = () => {
+    document.querySelectorAll("main > section:has(.charts)").forEach((section) => (section.hidden = false));
+    charts.forEach((chart) => chart.show());
+    for (const { id, children } of document.querySelectorAll("main > section:has(.charts)")) {
+      const holder = [...children].find((child) => child.matches(".charts"));
+      const empty = [...holder.children].every((figure) => figure.hidden) && !(id === "endings" && turnwise.failed());
+      for (const part of document.querySelectorAll(`#${id}, nav a[href='#${id}']`)) part.hidden = empty;
+    }
+  };
+
+  /** Draw all charts, one per frame, so that the page stays quick; paper and pictures of the whole page need them. */
+  turnwise.drawAll = async () => {
+    for (const chart of charts) {
+      chart.show();
+      await new Promise((resolve) => setTimeout(resolve));
+    }
+    turnwise.redraw();
+    document.body.dataset.drawn = "yes";
+  };
+
+  const LEGEND_ROW = 20;
+
+  /** Give a legend the rows that it needs, and the drawing below it the rest. */
+  function fitLegend({ legend, grid }, width) {
+    if (!legend) return;
+    let [rows, left] = [1, 0];
+    for (const name of legend.data) {
+      const needed = 10 + 5 + 7 * String(name).length + 10;
+      if (left && left + needed > width) [rows, left] = [rows + 1, 0];
+      left += needed;
+    }
+    grid.top = 14 + LEGEND_ROW * rows;
+  }
 
   function begin(canvas) {
     const drawing = echarts.init(canvas);
@@ -80,7 +106,10 @@
     turnwise.fitTables();
   }
 
-  addEventListener("resize", () => charts.forEach((chart) => chart.drawing?.resize()));
+  addEventListener("resize", () => {
+    charts.forEach((chart) => chart.drawing?.resize());
+    turnwise.redraw(); // a legend may need other rows
+  });
   turnwise.onTheme(() => turnwise.redraw());
 
   function frame() {
@@ -186,7 +215,6 @@
     itemWidth: 10,
     itemHeight: 10,
     icon: "roundRect",
-    type: "scroll",
     textStyle: { color: turnwise.colour("--quiet") },
   });
 

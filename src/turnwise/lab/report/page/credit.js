@@ -94,18 +94,33 @@
       const name = term.name ? [" ", make("em", {}, term.name)] : [];
       return [before(term, place), make("span", { title: term.title, class: term.kind ?? null }, term.text, ...name)];
     });
-    return [make("p", { class: "sum" }, ...spans), origin(turn, group)];
+    const from = originOf(turn, group);
+    return [make("p", { class: "sum" }, ...spans), from === group.origins?.get(turn.trajectory) ? null : paragraph(from)];
   };
 
   /** Where base comes from: the arithmetic that gives it, if the returns alone do, else the returns. */
-  function origin(turn, { returns }) {
+  function originOf(turn, { returns }) {
     const own = returns.of.get(turn.trajectory);
-    if (!known(own)) return null;
-    const title =
-      "return: sum of the trajectory's rewards; group: its trajectories that ended, without failed and pruned ones. " +
-      "Without an equation, the method compares more than these returns, such as responses in the same state.";
-    return make("p", { class: "origin quiet", title }, arithmetic(turn.base, own, returns));
+    return known(own) && known(turn.base) ? arithmetic(turn.base, own, returns) : null;
   }
+
+  const ORIGIN =
+    "return: sum of the trajectory's rewards; group: its trajectories that ended, without failed and pruned ones. " +
+    "Without an equation, the method compares more than these returns, such as responses in the same state.";
+  const paragraph = (text) => (text ? make("p", { class: "origin quiet", title: ORIGIN }, text) : null);
+
+  /** What most turns of a rollout have in common, told once, in its head. */
+  turnwise.commonOrigin = (turns, group) => {
+    const counts = new Map();
+    for (const turn of turns) {
+      const text = originOf(turn, group);
+      if (text) counts.set(text, (counts.get(text) ?? 0) + 1);
+    }
+    const [most] = [...counts].toSorted((a, b) => b[1] - a[1]);
+    return most?.[0] ?? null;
+  };
+
+  turnwise.originLine = paragraph;
 
   function arithmetic(base, own, { of, mean, std }) {
     const brief = (value) => number(value, Number.isInteger(value) ? 0 : 2);

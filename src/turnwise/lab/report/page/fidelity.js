@@ -1,10 +1,12 @@
-// Show the true advantages of a fidelity analysis beside the credit of every method, a group at a time.
+// Show the true advantages of a fidelity analysis beside the credit of methods, a group at a time.
 "use strict";
 
 (() => {
   const { make, number, signed, wash } = turnwise;
   const choice = document.querySelector("#fidelity-group");
   const TRUE = "true";
+  const FIRST = 6; // columns of methods that are shown at first
+  let chosen = new Set(); // first name of each column of methods that is shown
   let shownRun = null;
 
   /** Fill the section for the chosen run; hide it if the run has no analysis. */
@@ -18,14 +20,17 @@
     document.querySelector("#fidelity-about").textContent =
       `Step ${fidelity.step}: A* is the true advantage of a response, estimated by fresh continuations, ± one ` +
       "standard error. The other columns are the advantages of methods on the same trajectories, each coloured on " +
-      "its own scale. The closer a column's colours are to those of A*, the better its credit.";
+      "its own scale. The number below a name is its fidelity: the cosine to A*, 1 is perfect credit" +
+      (Object.keys(fidelity.audit).length ? "; AUROC: how well it finds turns with an effect, 0.5 is chance." : ".");
     const before = name === shownRun ? Number(choice.value) : null;
     shownRun = name;
     choice.replaceChildren(
       ...[...groups].map(([group, turns]) => make("option", { value: group }, `${group}: ${turns[0].task}`)),
     );
     choice.value = groups.has(before) ? before : widest(groups);
-    choice.onchange = () => draw(groups.get(Number(choice.value)), fidelity.methods);
+    choice.onchange = () => draw(groups.get(Number(choice.value)), fidelity);
+    if (before === null) chosen = new Set(fidelity.ranked.slice(0, FIRST).map(({ names }) => names[0]));
+    columnChoice(fidelity);
     choice.onchange();
   };
 
@@ -35,15 +40,51 @@
     return [...groups].sort(([, a], [, b]) => square(b) - square(a))[0][0];
   }
 
-  function draw(rows, methods) {
-    const columns = [TRUE, ...methods.map((method) => `as:${method}`)];
+  const label = ({ names }) => names.join(" = ");
+  const quality = ({ names, fidelity }, { audit }) => {
+    const auroc = names.map((name) => audit[name]).find((value) => value !== undefined && value !== null);
+    return number(fidelity, 2) + (auroc === undefined ? "" : `, AUROC ${number(auroc, 2)}`);
+  };
+
+  /** The fidelity of a run's own method, and the best that was measured; null without an analysis. */
+  turnwise.quality = ({ fidelity, method }) => {
+    if (!fidelity?.ranked.length) return null;
+    const own = fidelity.ranked.find(({ names }) => names.includes(method.replaceAll(" ", "")));
+    const [best] = fidelity.ranked;
+    const told = (one) => `${label(one)} ${quality(one, fidelity)}`;
+    const rest = `Cosine to the true advantages after step ${fidelity.step}; 1 is perfect credit.`;
+    if (!own) return [`Best measured: ${told(best)}`, rest];
+    return [`Fidelity ${quality(own, fidelity)}`, own === best ? "The best measured." : `Best measured: ${told(best)}.`, rest];
+  };
+
+  function columnChoice(fidelity) {
+    const holder = document.querySelector("#fidelity-columns");
+    holder.hidden = fidelity.ranked.length < 2;
+    holder.querySelector("div").replaceChildren(
+      ...fidelity.ranked.map((one) => {
+        const box = make("input", { type: "checkbox", checked: chosen.has(one.names[0]) ? "" : null });
+        box.addEventListener("change", () => {
+          chosen[box.checked ? "add" : "delete"](one.names[0]);
+          choice.onchange();
+        });
+        return make("label", {}, box, ` ${label(one)}`);
+      }),
+    );
+  }
+
+  function draw(rows, fidelity) {
+    const methods = fidelity.ranked.filter(({ names }) => chosen.has(names[0]));
+    const columns = [TRUE, ...methods.map(({ names }) => `as:${names[0]}`)];
     const top = columns.map((name) => Math.max(1e-6, ...rows.map((row) => Math.abs(row[name] ?? 0))));
-    const head = ["trajectory", "turn", "response", "A*", ...methods];
+    const head = ["trajectory", "turn", "response", "A*"].map((title) => make("th", { scope: "col" }, title));
+    const further = methods.map((one) =>
+      make("th", { scope: "col" }, label(one), make("span", { class: "quiet" }, quality(one, fidelity))),
+    );
     document.querySelector("#fidelity-table").replaceChildren(
       make(
         "table",
         {},
-        make("thead", {}, make("tr", {}, ...head.map((title) => make("th", { scope: "col" }, title)))),
+        make("thead", {}, make("tr", {}, ...head, ...further)),
         make("tbody", {}, ...rows.map((row) => line(row, columns, top))),
       ),
     );

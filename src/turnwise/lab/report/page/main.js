@@ -96,6 +96,7 @@
     await turnwise.fillBrowser();
     await follow();
     document.body.dataset.ready = "yes";
+    turnwise.drawAll();
     if (turnwise.live) look();
   }
 

@@ -8,6 +8,13 @@
   let group = null; // what is shown
   let opening = 0;
 
+  let view = "cards";
+  turnwise.view = () => view;
+  turnwise.setView = (name) => {
+    view = name === "rows" ? "rows" : "cards";
+  };
+  const SHORT = 150; // characters of a task in the heading
+
   turnwise.place = null; // {run, step, trajectory, turn, as}
 
   /** Show a sentence in place of a group. */
@@ -57,12 +64,17 @@
       state.count += 1;
       states.set(row.state_key, state);
     }
+    const returns = returnsOf(rollouts);
+    const firsts = rollouts.map(([first]) => first).filter(({ played, turn }) => played && turn === 0);
+    const same = firsts.length && firsts.every(({ observation }) => observation === firsts[0].observation);
     return {
       rollouts,
       states,
+      question: same ? firsts[0].observation : null,
+      origins: new Map(rollouts.map((turns) => [turns[0].trajectory, turnwise.commonOrigin(turns, { returns })])),
       as,
       all,
-      returns: returnsOf(rollouts),
+      returns,
       number: rows[0].group,
       task: rows[0].task,
       pieces: pieces.get(turnwise.place.run),
@@ -99,7 +111,7 @@
   function draw() {
     const { rollouts, task, number } = group;
     const won = rollouts.filter(([first]) => first.outcome === 0).length;
-    const columns = rollouts.map((turns, column) => {
+    const columns = view === "rows" ? [] : rollouts.map((turns, column) => {
       const played = turns.filter((turn) => turn.played);
       return [
         head(turns, column),
@@ -115,11 +127,11 @@
     const grid = make(
       "div",
       {
-        class: "rollouts",
+        class: view === "rows" ? "rollouts compact" : "rollouts",
         role: "group",
         "aria-label": `${rollouts.length} rollouts of ${task}; arrow keys move between turns and rollouts`,
       },
-      ...columns.flat(),
+      ...(view === "rows" ? rollouts.map(compact) : columns.flat()),
     );
     grid.style.setProperty("--columns", rollouts.length);
     grid.addEventListener("keydown", keys);
@@ -136,15 +148,71 @@
       make(
         "div",
         { class: "group-head" },
-        make("h3", {}, task),
+        make("h3", {}, heading(task, group.question)),
         make("p", { class: "quiet" }, `step ${turnwise.place.step}, group ${number}: ${won} of ${rollouts.length} won`),
         noContrast ? make("p", { class: "no-contrast" }, noContrast) : null,
         controls(),
       ),
-      turnwise.meaning(),
-      key(),
+      group.question ? make("p", { class: "task-text" }, group.question) : null,
+      make("details", { class: "legend" }, make("summary", {}, "What the numbers and colours mean"), turnwise.meaning(), key()),
       grid,
+      view === "rows" ? make("div", { class: "detail", "aria-live": "polite" }) : "",
     );
+  }
+
+  /** The name of a task, and what it asks: the line that says so, else the last one of its text. */
+  function heading(name, question) {
+    const lines = (question ?? "").split("\n").map((line) => line.trim()).filter(Boolean);
+    const asked = lines.find((line) => /\b(task|goal|question)\b/i.test(line)) ?? lines.at(-1) ?? "";
+    if (!asked || name.startsWith(asked.slice(0, 40))) return name;
+    return `${name}: ${asked.length > SHORT ? `${asked.slice(0, SHORT)}…` : asked}`;
+  }
+
+  /** A rollout in one row: its end and reward, and a cell per turn with its credit and what was said. */
+  function compact(turns) {
+    const [first] = turns;
+    const reward = turns.reduce((sum, turn) => sum + turn.reward, 0);
+    const cells = turns
+      .filter((turn) => turn.played)
+      .map((turn) => {
+        const cell = make(
+          "button",
+          { type: "button", class: "turn cell", title: turn.response, "aria-label": turnwise.spokenTurn(turn, group) },
+          make("b", {}, turnwise.signed(turn.advantage)),
+          make("span", {}, turn.response.trim() || "(empty)"),
+        );
+        const colour = turnwise.creditColour(turn.advantage, group);
+        if (colour) cell.style.background = colour;
+        Object.assign(cell.dataset, { trajectory: turn.trajectory, turn: turn.turn });
+        cell.dataset.state = group.states.get(turn.state_key).number;
+        return cell;
+      });
+    return make(
+      "div",
+      { class: "row" },
+      make(
+        "div",
+        { class: "row-head" },
+        make("b", {}, `rollout ${first.trajectory}`),
+        turnwise.outcomeBadge(first.outcome),
+        make("span", { class: "quiet" }, `reward ${turnwise.reward(reward)}`),
+      ),
+      make("div", { class: "cells" }, ...cells),
+      first.failure ? make("p", { class: "failure" }, first.failure) : null,
+    );
+  }
+
+  /** The card of the chosen turn, below the rows. */
+  function showDetail(chosen) {
+    const below = holder.querySelector(".detail");
+    if (!below) return;
+    const { trajectory, turn } = chosen.dataset;
+    const found = group.rollouts.flat().find((row) => `${row.trajectory}/${row.turn}` === `${trajectory}/${turn}`);
+    const detail = turnwise.turnCard(found, { ...group, question: null, origins: null });
+    detail.classList.add("whole");
+    detail.classList.remove("turn");
+    detail.classList.add("turn-detail");
+    below.replaceChildren(make("p", { class: "quiet" }, `rollout ${trajectory}`), detail);
   }
 
   /** The turn at which a trajectory failed, in brackets; a trajectory that failed before its first turn has none. */
@@ -184,6 +252,7 @@
         `${played} ${played === 1 ? "turn" : "turns"}, reward ${turnwise.reward(reward)}`,
       ),
       strip("advantage", "advantage by turn"),
+      turnwise.originLine(group.origins.get(first.trajectory)),
       group.as ? strip(`as:${group.as}`, `advantage by turn, ${group.as}`) : null,
       first.failure ? make("p", { class: "failure" }, `${first.failure}${place(first.failure, turns)}`) : null,
       first.advantage === null || first.advantage === undefined
@@ -223,7 +292,21 @@
       button("‹ group", "previous group (key p)", () => otherGroup(-1)),
       button("group ›", "next group (key n)", () => otherGroup(1)),
       make("label", {}, "Compare with ", as),
+      viewChoice(),
     );
+  }
+
+  /** Cards side by side, or a row per rollout. */
+  function viewChoice() {
+    const button = make("button", { type: "button", id: "view", "aria-pressed": String(view === "rows") }, "Rows");
+    button.addEventListener("click", () => {
+      turnwise.setView(view === "rows" ? "cards" : "rows");
+      draw();
+      select(turnwise.place.trajectory, turnwise.place.turn, { focus: false, address: false });
+      turnwise.remember();
+      holder.querySelector("#view").focus();
+    });
+    return button;
   }
 
   function key() {
@@ -281,6 +364,7 @@
     (chosen ?? first)?.setAttribute("tabindex", "0");
     if (!chosen) return;
     chosen.classList.add("here");
+    showDetail(chosen);
     holder
       .querySelectorAll(`.turn[data-state="${chosen.dataset.state}"]`)
       .forEach((element) => element.classList.add("same"));
@@ -314,7 +398,7 @@
       p: () => otherGroup(-1),
       Enter: () => card(trajectory, turn)?.classList.toggle("whole"),
     };
-    if (!actions[event.key] || event.target.closest("a, select, button")) return;
+    if (!actions[event.key] || event.target.closest("a, select, button:not(.cell)")) return;
     actions[event.key]();
     event.preventDefault();
   }

@@ -8,7 +8,7 @@
 
   /** Draw stacked areas, one per name. */
   function stacked(steps, parts, { percent = false, unit = "" } = {}) {
-    if (!steps?.length) return null;
+    if (!steps?.length || !parts.length) return null;
     return {
       grid: { left: 6, right: 14, top: 34, bottom: 22, containLabel: true },
       legend: turnwise.legend(parts.map(({ name }) => name)),

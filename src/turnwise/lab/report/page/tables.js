@@ -47,11 +47,17 @@
   /** Fit the columns to a new width. */
   turnwise.fitTables = () => Object.values(tables).forEach((table) => table.redraw(true));
 
+  /** Fill the tables that are unfolded, and that of failures. */
   turnwise.fillTables = () => {
-    metrics();
-    settings();
+    if (isOpen("#metrics")) metrics();
+    if (isOpen("#settings")) settings();
     causes();
   };
+
+  const isOpen = (id) => document.querySelector(id).closest("details").open;
+  for (const fold of document.querySelectorAll("details.fold")) fold.addEventListener("toggle", turnwise.fillTables);
+
+  turnwise.failed = () => turnwise.summary.runs.some((run) => run.causes.length);
 
   function metrics() {
     const { train, eval: evaluations } = turnwise.run();

@@ -29,7 +29,9 @@
           `state ${state.number}${state.count > 1 ? ` ×${state.count}` : ""}`,
         ),
       ),
-      make("p", { class: "observation" }, turn.observation),
+      turn.turn === 0 && turn.observation === group.question
+        ? make("p", { class: "quiet" }, "the task, as above")
+        : make("p", { class: "observation" }, turn.observation),
       make("p", { class: "response" }, ...tokens(turn, group)),
       make("div", { class: "why" }, credit(turn, group), ...turnwise.sum(turn, group)),
     );
@@ -57,6 +59,8 @@
     ];
     return parts.filter(Boolean).join(", ");
   }
+
+  turnwise.spokenTurn = spoken;
 
   function credit(turn, group) {
     const cell = (name, text, background, title = turnwise.MEANING[name], kind = null) =>

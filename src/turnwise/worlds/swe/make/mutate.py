@@ -233,15 +233,6 @@ def _index(node: ast.AST, lines: list[bytes]) -> Iterator[Edit]:
                 yield bound.lineno, bound.col_offset, bound.end_col_offset, ""
 
 
-MUTATORS: dict[str, Callable[[ast.AST, list[bytes]], Iterator[Edit]]] = {
-    "compare": _compare,
-    "binary": _binary,
-    "logic": _logic,
-    "negation": _negation,
-    "constant": _constant,
-    "name": _name,
-    "arguments": _arguments,
-    "statement": _statement,
-    "index": _index,
-}
+_ALL = (_compare, _binary, _logic, _negation, _constant, _name, _arguments, _statement, _index)
+MUTATORS: dict[str, Callable[[ast.AST, list[bytes]], Iterator[Edit]]] = {each.__name__[1:]: each for each in _ALL}
 """A mutator looks at a node of a function and says which edits of one line would make a bug of it."""

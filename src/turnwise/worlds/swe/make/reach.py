@@ -42,19 +42,10 @@ def main():
 
     sys.path[:0] = request["sources"]
     os.chdir(request["root"])
-    options = [
-        "-p",
-        "no:cacheprovider",
-        "-q",
-        "--rootdir",
-        request["root"],
-        "-o",
-        "addopts=",
-        "--continue-on-collection-errors",
-    ]
+    options = ["-p", "no:cacheprovider", "-q", "-o", "addopts=", "--continue-on-collection-errors", "--rootdir"]
     threading.settrace(enter)
     sys.settrace(enter)
-    pytest.main([*options, *request["tests"]], plugins=[Listener()])
+    pytest.main([*options, request["root"], *request["tests"]], plugins=[Listener()])
     sys.settrace(None)
     spans = {file: sorted({_span(code, root) for code in codes.values()}) for file, codes in entered.items()}
     json.dump({"entered": spans, "seconds": time.process_time()}, out)

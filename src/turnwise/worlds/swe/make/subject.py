@@ -1,14 +1,16 @@
 """Run a package's tests with and without a bug: which pass, which reach a line, and how a change affects them."""
 
 import ast
+import contextlib
 import dataclasses
 import json
 import math
 import shlex
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
@@ -17,7 +19,6 @@ from turnwise.base.errors import DataError
 from turnwise.worlds.swe.bubblewrap import Bubblewrap
 from turnwise.worlds.swe.commands import apply, begin, put, read, test_paths
 from turnwise.worlds.swe.make import reach
-from turnwise.worlds.swe.make.kept import Kept
 from turnwise.worlds.swe.make.packages import Package, source_files, test_files
 from turnwise.worlds.swe.patches import half_patch, touched
 from turnwise.worlds.swe.repositories import site_names
@@ -25,6 +26,29 @@ from turnwise.worlds.swe.system import SITE, python_system
 from turnwise.worlds.swe.tasks import SweTask
 from turnwise.worlds.swe.testing import run_tests
 from turnwise.worlds.swe.workspace import Files, Limits, Workspace
+
+
+class Kept(dict[str, Any]):
+    """Answers by question, one per line; a partly written line is ignored and computed again.
+
+    Args:
+        path: The file; created if it does not exist.
+    """
+
+    def __init__(self, path: Path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._path, self._lock = path, threading.Lock()
+        with path.open("a+b") as file:
+            file.seek(0)
+            written = file.read()
+            file.truncate(written.rfind(b"\n") + 1)
+        super().__init__(json.loads(line) for line in written.split(b"\n")[:-1])
+
+    def __setitem__(self, question: str, answer: Any) -> None:
+        with self._lock, self._path.open("ab") as file:
+            super().__setitem__(question, answer)
+            file.write(json.dumps([question, answer]).encode() + b"\n")
+
 
 _REACH = Path(reach.__file__).read_bytes()
 _LONGEST_S = 100.0
@@ -97,19 +121,10 @@ class Subject:
 
     def effect(self, files: Files, tests: list[str]) -> Effect | None:
         """Run files of tests with a change; None where they do not run to their end."""
-        workspace = self._workspace()
-        try:
+        limits = {"seconds": _LONGEST_S, "processor_s": self._processor_s}
+        with contextlib.closing(self._workspace()) as workspace:
             put(workspace, files)
-            report = run_tests(
-                workspace,
-                tests,
-                python=self._system.python,
-                path=[SITE],
-                seconds=_LONGEST_S,
-                processor_s=self._processor_s,
-            )
-        finally:
-            workspace.close()
+            report = run_tests(workspace, tests, python=self._system.python, path=[SITE], **limits)
         if report.problem or report.broken:
             return None
         failing = frozenset(name for name in self.passing - report.passed if _file(name) in tests)
@@ -124,15 +139,12 @@ class Subject:
         return self.kept[question]
 
     def _accepts(self, task: SweTask, patch: str) -> bool:
-        workspace = self._workspace()
-        try:
+        with contextlib.closing(self._workspace()) as workspace:
             begin(workspace, task, hide=False)
             apply(workspace, patch)
             if not all(_parses(read(workspace, path)) for path in touched(patch)):
                 return False
             report = run_tests(workspace, test_paths(task), python=self._system.python, path=[SITE], seconds=_LONGEST_S)
-        finally:
-            workspace.close()
         return not report.problem and report.passed.issuperset(task.named_tests)
 
     def _begin(self) -> dict[str, object]:
@@ -144,9 +156,8 @@ class Subject:
         name, version, tests = self.package.name, self.package.version, self._tests
         passing: list[frozenset[str]] = []
         for order in (tests, tests[::-1]):
-            workspace = self._workspace()
-            report = run_tests(workspace, order, python=self._system.python, path=[SITE], seconds=_LONGEST_S)
-            workspace.close()
+            with contextlib.closing(self._workspace()) as workspace:
+                report = run_tests(workspace, order, python=self._system.python, path=[SITE], seconds=_LONGEST_S)
             if report.problem:
                 raise DataError(f"make-swe-tasks: the tests of {name} {version} do not run: {report.problem}")
             passing.append(report.passed)
@@ -156,8 +167,7 @@ class Subject:
         return {"passing": sorted(each), **self._reach(sorted({_file(test) for test in each}))}
 
     def _reach(self, tests: list[str]) -> dict[str, object]:
-        workspace = self._workspace()
-        try:
+        with contextlib.closing(self._workspace()) as workspace:
             root, program = workspace.root, f"{workspace.scratch}/reach.py"
             workspace.run(f"cat > {program}", stdin=_REACH)
             request = {"root": root, "path": [SITE], "sources": [f"{root}/src", root], "tests": tests}
@@ -167,8 +177,6 @@ class Subject:
                 seconds=3 * _LONGEST_S,
                 output_chars=32_000_000,
             )
-        finally:
-            workspace.close()
         try:
             return _REACHED.validate_json(outcome.output).model_dump()
         except ValidationError:
@@ -182,12 +190,9 @@ class Subject:
 
         The bytecode contains the correct code, so an agent's copy must not have it.
         """
-        workspace = self._workspace()
-        try:
+        with contextlib.closing(self._workspace()) as workspace:
             run_tests(workspace, self._tests, python=self._system.python, path=[SITE], seconds=_LONGEST_S)
             made = workspace.changes()
-        finally:
-            workspace.close()
         shutil.copytree(self.snapshot, target, dirs_exist_ok=True)
         for path, content in made.items():
             if path.endswith(".pyc") and content is not None:

@@ -1,0 +1,95 @@
+"""Ask a server of the Tinker API: requests that are answered by a number, and their results."""
+
+import os
+import re
+from typing import Any
+
+import httpx2
+
+from turnwise.base.errors import ConfigError, EngineFault, guide
+from turnwise.engines.connection import Connection, Unanswered
+
+API = "/api/v1/"
+KEY = "TINKER_API_KEY"
+_LOST = re.compile(r"not (found|loaded)|unknown (model|session)|there is no (model|session|request)", re.IGNORECASE)
+
+
+class Gone(Unanswered):
+    """The server does not know a model, a session or a request any more, such as after it was restarted."""
+
+
+class Service(Connection):
+    """Send requests to a server of the Tinker API, from any event loop."""
+
+    async def computed(self, name: str, **body: Any) -> Any:
+        """Have the server compute something, and return the result."""
+        return await self.result(await self.begin(name, **body))
+
+    async def begin(self, name: str, **body: Any) -> dict[str, Any]:
+        """Have the server begin to compute something, and return its number with what else the server says of it."""
+        return await self.post(API + name, json=body)
+
+    async def delete(self, path: str) -> None:
+        """Have the server delete what is at a path."""
+        await self._ask("DELETE", path)
+
+    async def result(self, begun: dict[str, Any]) -> Any:
+        """Return the result of what was begun.
+
+        Raises:
+            Unanswered: The server lost it, or failed; a later request may succeed.
+            EngineFault: The server rejects the request as wrong.
+        """
+        while True:
+            result = await self.post(API + "retrieve_future", json={"request_id": begun["request_id"]})
+            if result.get("type") == "try_again":
+                continue
+            if error := result.get("error"):
+                if _LOST.search(str(error)):
+                    raise Gone(str(error))
+                if result.get("category") != "user":
+                    raise Unanswered(str(error))
+                raise EngineFault(f"the server at {self.settings.url} rejects the request: {error}")
+            return result
+
+    async def _ask(self, method: str, path: str, **content: Any) -> Any:
+        content["headers"] = {"X-API-Key": os.environ.get(KEY, "tml-none")}
+        try:
+            answer = await self._open().client.request(method, path, **content)
+        except httpx2.RequestError as error:
+            raise Unanswered(f"{type(error).__name__} at {path}") from error
+        status, text = answer.status_code, " ".join(answer.text.split())[:300]
+        if status < 300:
+            try:
+                return answer.json()
+            except ValueError:
+                raise Unanswered(f"no JSON at {path}") from None
+        told = f"HTTP {status} at {path}: {text}"
+        if status in (404, 410) or (status == 400 and _LOST.search(text)):
+            raise Gone(told)
+        if status == 408 or status == 425 or status == 429 or status >= 500:
+            raise Unanswered(told)
+        if status in (401, 403):
+            raise ConfigError(f"the server at {self.settings.url} refuses the key ({told}); set {KEY}")
+        raise EngineFault(f"the server at {self.settings.url} rejects the request: {told}")
+
+
+def check_server(settings: Any) -> dict[str, Any]:
+    """Check once that a server answers, and return what it offers.
+
+    Raises:
+        ConfigError: It cannot be reached.
+    """
+    try:
+        headers = {"X-API-Key": os.environ.get(KEY, "tml-none")}
+        url = settings.url.rstrip("/") + API + "get_server_capabilities"
+        answer = httpx2.get(url, headers=headers, trust_env=False)
+        answer.raise_for_status()
+        return answer.json()
+    except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
+        cause = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        page = guide("how-to/tinker.md")
+        raise ConfigError(
+            f"no server of the Tinker API answers at engine.url={settings.url!r} ({cause}): start one as {page} says, "
+            "or set engine.url"
+        ) from None

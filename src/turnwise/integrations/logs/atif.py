@@ -1,0 +1,349 @@
+"""Read and write ATIF, the Agent Trajectory Interchange Format (1.0 to 1.8), and Harbor's folders.
+
+What our fields do not hold of a document is kept as it is, so that it is written again. What ATIF has no field for is
+in `extra`, with names that begin with `turnwise.`.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from turnwise.base.errors import DataError, did_you_mean
+from turnwise.base.version import __version__
+from turnwise.extensions.gateway.messages import Message
+from turnwise.integrations.logs.logged import Logged, Response, as_text, check, checked_ids, conversations
+from turnwise.integrations.logs.messages import read_one, read_tools
+from turnwise.integrations.logs.source import Source, Undecided
+
+VERSION = "ATIF-v1.8"
+OURS = "turnwise."
+"""Begins the names of what ATIF has no field for."""
+OF_RESPONSE = ("reward", "valid", "truncated", "state_key", "actor", "version", "entropies")
+TOKENS = ("prompt_token_ids", "completion_token_ids", "logprobs")
+
+
+class _Call(BaseModel):
+    tool_call_id: str
+    function_name: str
+    arguments: Any
+    extra: dict[str, Any] | None = None
+
+
+class _Reference(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+    trajectory_id: str | None = None
+
+
+class _Result(BaseModel):
+    model_config = ConfigDict(extra="allow")  # kept, to be written again
+
+    source_call_id: str | None = None
+    content: str | list[Any] | None = None
+    subagent_trajectory_ref: list[_Reference] | _Reference | None = None
+
+
+class _Observation(BaseModel):
+    results: list[_Result]
+
+
+class _Metrics(BaseModel):
+    prompt_token_ids: list[int] | None = None
+    completion_token_ids: list[int] | None = None
+    logprobs: list[float] | None = None
+
+
+class _Step(BaseModel):
+    source: str
+    message: str | list[Any]
+    reasoning_content: str | None = None
+    tool_calls: list[_Call] | None = None
+    observation: _Observation | None = None
+    metrics: _Metrics | None = None
+    extra: dict[str, Any] | None = None
+    llm_call_count: int | None = None
+    is_copied_context: bool | None = None
+
+
+class _Agent(BaseModel):
+    name: str
+    model_name: str | None = None
+    tool_definitions: list[Any] | None = None
+
+
+class _Document(BaseModel):
+    schema_version: str = Field(pattern=r"^ATIF-v1\.")
+    agent: _Agent
+    steps: list[Any]
+    session_id: str | None = None
+    trajectory_id: str | None = None
+    final_metrics: dict[str, Any] | None = None
+    extra: dict[str, Any] | None = None
+    subagent_trajectories: list[Any] | None = None
+
+
+def read_atif(source: Source) -> Iterator[Logged]:
+    """Yield the trajectories of a file, or of a folder such as Harbor writes; sub-agents are part of their parent's."""
+    for where, record, result in _documents(source):
+        with source.record(where):
+            document = check(_Document, record, where)
+            tools = read_tools(document.agent.tool_definitions, where)
+            responses, after = _Reader(source, tools, where).read(record, document)
+            extra = document.extra or {}
+            ours = {key.removeprefix(OURS): value for key, value in extra.items() if key.startswith(OURS)}
+            trial = f"{result.get('trial_name') or ''}"
+            yield Logged(
+                where,
+                responses,
+                task=as_text(ours.get("task") or result.get("task_name") or extra.get("task")),
+                group=as_text(ours.get("group")),
+                outcome=source.outcome(
+                    _reward(document, ours, result, source.reward, where), ours.get("success"), ours.get("info"), where
+                ),
+                truncated=bool(ours.get("truncated")),
+                failure=as_text(ours.get("failure") or _exception(result)) or None,
+                model=document.agent.model_name or "",
+                step=ours["step"] if isinstance(ours.get("step"), int) and ours["step"] > 0 else 1,
+                id=document.trajectory_id or trial,
+                after=after,
+                told={"atif": {key: value for key, value in record.items() if key != "steps"}},
+            )
+
+
+def _documents(source: Source) -> Iterator[tuple[str, Any, Mapping[str, Any]]]:
+    """Yield place, document and the result that Harbor keeps beside it."""
+    if not source.path.is_dir():
+        yield from ((where, record, {}) for where, record in source.records())
+        return
+    for path in sorted(source.path.rglob("trajectory*.json")):
+        result = next(
+            (each for each in (path.parent / "result.json", path.parent.parent / "result.json") if each.is_file()), None
+        )
+        with source.record(str(path)):
+            value, told = _loaded(path), _loaded(result) if result else {}
+            yield str(path), value, told if isinstance(told, dict) else {}
+
+
+def _loaded(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from None
+    except (ValueError, RecursionError):
+        raise DataError(f"{path}: not valid JSON") from None
+
+
+def _reward(
+    document: _Document, ours: Mapping[str, Any], result: Mapping[str, Any], name: str | None, where: str
+) -> Any:
+    """Return the reward: our own, that of the document's `extra` or metrics, or the verifier's that Harbor keeps."""
+    verified = result.get("verifier_result")
+    rewards = verified.get("rewards") if isinstance(verified, dict) else None
+    metrics = (document.final_metrics or {}).get("extra")
+    found = {
+        key: value
+        for each in (rewards, metrics, document.extra)
+        if isinstance(each, dict)
+        for key, value in each.items()
+    }
+    if name is not None:
+        if name not in found:
+            raise DataError(f"{where}: no reward {name!r}, which --reward names.{did_you_mean(name, found)}")
+        return found[name]
+    if "reward" in ours or "reward" in found:
+        return ours.get("reward", found.get("reward"))
+    if isinstance(rewards, dict) and len(rewards) > 1:
+        raise Undecided(f"{where}: it has the rewards {', '.join(rewards)}; choose one with --reward NAME")
+    return next(iter(rewards.values())) if rewards else None
+
+
+def _exception(result: Mapping[str, Any]) -> str:
+    told = result.get("exception_info")
+    return str(told.get("exception_message") or told.get("exception_type") or "") if isinstance(told, dict) else ""
+
+
+class _Reader:
+    """Read the steps of a document, with those of its sub-agents where they are referred to."""
+
+    def __init__(self, source: Source, tools: list[Any], where: str, actor: str = ""):
+        self.source, self.tools, self.where, self.actor = source, tools, where, actor
+
+    def read(self, record: dict[str, Any], document: _Document) -> tuple[list[Response], list[Message]]:
+        messages: list[Message] = []
+        responses: list[Response] = []
+        subs = {str(s.get("trajectory_id")): s for s in document.subagent_trajectories or () if isinstance(s, dict)}
+        end = 0
+        for number, given in enumerate(document.steps):
+            place = f"{self.where}: steps[{number}]"
+            step = check(_Step, given, place)
+            message, is_response = self._message(step, given, place)
+            if is_response:
+                responses.append(self._response(step, message, messages, place))
+            messages = [*messages, message]
+            end = len(messages) if is_response else end
+            for result in step.observation.results if step.observation else ():
+                messages = [*messages, self._result(result, step, place)]
+                references = result.subagent_trajectory_ref or []
+                for reference in references if isinstance(references, list) else [references]:
+                    if sub := subs.pop(str(reference.trajectory_id), None):
+                        responses += self._sub(sub)
+        for sub in subs.values():
+            responses += self._sub(sub)
+        if any("turn" in response.told for response in responses):
+            responses.sort(key=lambda response: response.told.get("turn", 0))
+        return responses, messages[end:]
+
+    def _sub(self, record: dict[str, Any]) -> list[Response]:
+        where = f"{self.where}: sub-agent {record.get('trajectory_id')}"
+        document = check(_Document, record, where)
+        tools = read_tools(document.agent.tool_definitions, where)
+        responses, _ = _Reader(self.source, tools, where, document.agent.name).read(record, document)
+        return responses
+
+    def _message(self, step: _Step, given: dict[str, Any], place: str) -> tuple[Message, bool]:
+        if step.source not in ("system", "user", "agent"):
+            raise DataError(f"{place}: source is {step.source!r}, expected system, user or agent")
+        role = "assistant" if step.source == "agent" else step.source
+        (message,) = read_one({"role": role, "content": step.message}, place, "message", self.source)
+        if step.reasoning_content:
+            message["reasoning_content"] = step.reasoning_content
+        if step.tool_calls:
+            message["tool_calls"] = [
+                {"id": call.tool_call_id, "function": {"name": call.function_name, "arguments": call.arguments}}
+                for call in step.tool_calls
+            ]
+        message["told"] = {
+            "atif": {key: value for key, value in given.items() if key not in ("step_id", "observation")}
+        }
+        return message, step.source == "agent" and not step.is_copied_context and step.llm_call_count != 0
+
+    def _response(self, step: _Step, message: Message, history: list[Message], place: str) -> Response:
+        ours = {key.removeprefix(OURS): each for key, each in (step.extra or {}).items() if key.startswith(OURS)}
+        metrics = step.metrics or _Metrics()
+        response = Response(
+            history,
+            message,
+            self.tools,
+            valid=ours.get("valid") is not False,
+            truncated=bool(ours.get("truncated")),
+            state_key=as_text(ours.get("state_key")) or None,
+            actor=as_text(ours.get("actor")) or self.actor,
+            prompt_ids=metrics.prompt_token_ids or [],
+            response_ids=metrics.completion_token_ids or [],
+            logprobs=metrics.logprobs or [],
+            entropies=ours["entropies"] if isinstance(ours.get("entropies"), list) else None,
+            version=ours["version"] if isinstance(ours.get("version"), int) else 0,
+            told={"turn": ours["turn"]} if isinstance(ours.get("turn"), int) else {},
+        )
+        if "reward" in ours and (outcome := self.source.outcome(ours["reward"], None, None, place)):
+            response.reward = outcome.reward
+        if response.logprobs and not response.response_ids:
+            self.source.lack("log-probabilities of responses without token ids")
+            response.logprobs = []
+        checked_ids(response, place)
+        return response
+
+    def _result(self, result: _Result, step: _Step, place: str) -> Message:
+        """Return what a tool or the environment answered; of an agent without calls, it is the user's."""
+        role = "tool" if result.source_call_id or step.tool_calls else "user"
+        (message,) = read_one({"role": role, "content": result.content}, place, "observation", self.source)
+        if result.source_call_id:
+            message["tool_call_id"] = result.source_call_id
+        return {**message, "told": {"atif": result.model_dump(exclude_unset=True), "observed": True}}
+
+
+def write_atif(logged: Sequence[Logged], method: str) -> Iterator[dict[str, Any]]:
+    """Yield a document per trajectory; conversations after the first are those of sub-agents."""
+    for each in logged:
+        kept = dict(each.told.get("atif", {}))
+        parts = conversations(each)
+        turn = {id(response): number for number, response in enumerate(each.responses)}
+        numbered = turn if len(parts) > 1 else {}
+        extra = {key: value for key, value in (kept.get("extra") or {}).items() if not key.startswith(OURS)}
+        own: dict[str, Any] = {"task": each.task, "group": each.group, "step": each.step, "failure": each.failure}
+        if each.outcome:
+            own |= {"reward": each.outcome.reward, "success": each.outcome.success, "info": each.outcome.info}
+        own |= {"return": each.total, "truncated": each.truncated or None, "method": method or None}
+        extra |= {f"{OURS}{key}": value for key, value in own.items() if value not in (None, "", {})}
+        tools = parts[0][0].tools if parts else []
+        agent = {"name": "turnwise", "version": __version__, "model_name": each.model or None}
+        if tools:
+            agent["tool_definitions"] = tools
+        document: dict[str, Any] = {
+            "schema_version": VERSION,
+            "trajectory_id": each.id or None,
+            "agent": {key: value for key, value in agent.items() if value is not None},
+            **kept,
+            "steps": _steps(parts[0], each.after, numbered, method) if parts else _steps([], each.after, {}, method),
+            "extra": extra,
+        }
+        if len(parts) > 1 and not kept.get("subagent_trajectories"):
+            document["subagent_trajectories"] = [
+                {
+                    "schema_version": VERSION,
+                    "trajectory_id": f"{each.id or 'trajectory'}-{number}",
+                    "agent": {**agent, "name": part[0].actor or "turnwise"},
+                    "steps": _steps(part, [], numbered, method),
+                }
+                for number, part in enumerate(parts[1:], start=1)
+            ]
+        yield {key: value for key, value in document.items() if value is not None}
+
+
+def _steps(part: Sequence[Response], after: Sequence[Message], turn: Mapping[int, int], method: str) -> list[Any]:
+    messages = [*part[-1].history, part[-1].message, *after] if part else list(after)
+    said = {len(response.history): response for response in part}
+    steps: list[dict[str, Any]] = []
+    for place, message in enumerate(messages):
+        told = message.get("told", {})
+        answers = message["role"] == "tool" or told.get("observed")
+        if answers and steps and steps[-1]["source"] != "user":
+            result = dict(told.get("atif") or {"content": message["content"]})
+            known = {call["tool_call_id"] for call in steps[-1].get("tool_calls") or ()}
+            if (identity := message.get("tool_call_id")) in known:
+                result["source_call_id"] = identity
+            steps[-1].setdefault("observation", {"results": []})["results"].append(result)
+        else:
+            steps.append({"step_id": len(steps) + 1, **_step(message, said.get(place), turn, method)})
+    return steps
+
+
+def _step(message: Message, response: Response | None, turn: Mapping[int, int], method: str) -> dict[str, Any]:
+    role = message["role"]
+    source = {"assistant": "agent", "tool": "user"}.get(role, role)
+    step = {"source": source, "message": message["content"], **message.get("told", {}).get("atif", {})}
+    if "reasoning_content" in message:
+        step["reasoning_content"] = message["reasoning_content"]
+    if (calls := message.get("tool_calls")) and "tool_calls" not in step:
+        step["tool_calls"] = [
+            {
+                "tool_call_id": call.get("id") or f"call-{number}",
+                "function_name": call["function"]["name"],
+                "arguments": _arguments(call["function"]["arguments"]),
+            }
+            for number, call in enumerate(calls)
+        ]
+    if response is None:
+        return step | ({"is_copied_context": True} if source == "agent" and "llm_call_count" not in step else {})
+    if response.response_ids:
+        metrics = {"prompt_tokens": len(response.prompt_ids) or None, "completion_tokens": len(response.response_ids)}
+        values = (response.prompt_ids, response.response_ids, response.logprobs)
+        metrics |= step.get("metrics") or {}
+        metrics |= dict(zip(TOKENS, values, strict=True))
+        step["metrics"] = {key: value for key, value in metrics.items() if value not in (None, [])}
+    own = {name: getattr(response, name) for name in OF_RESPONSE}
+    own["valid"] = None if response.valid else False
+    own = {key: value for key, value in own.items() if (value is False and key == "valid") or value}
+    own |= {"turn": turn[id(response)]} if id(response) in turn else {}
+    if response.advantage is not None:
+        own |= {"advantage": response.advantage, "method": method}
+    extra = {**(step.get("extra") or {}), **{f"{OURS}{key}": value for key, value in own.items()}}
+    return step | ({"extra": extra} if extra else {})
+
+
+def _arguments(arguments: Any) -> dict[str, Any]:
+    """Return arguments as the object that ATIF asks for; a model may have written another value."""
+    return arguments if isinstance(arguments, dict) else {"value": arguments}

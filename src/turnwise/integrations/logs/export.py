@@ -1,0 +1,243 @@
+"""Write the trajectories of a run or of a log in a format that other tools read."""
+
+import dataclasses
+import gzip
+import json
+import shlex
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from turnwise.base.errors import ConfigError, DataError, did_you_mean
+from turnwise.base.files import replacing
+from turnwise.config import Config, override_config
+from turnwise.extensions.gateway.messages import Message
+from turnwise.extensions.gateway.outcome import Outcome
+from turnwise.integrations.logs import tuning
+from turnwise.integrations.logs.formats import FORMATS, WRITTEN, read_log
+from turnwise.integrations.logs.logged import Logged, Response
+from turnwise.integrations.logs.messages import message_of
+from turnwise.integrations.logs.source import Source
+from turnwise.integrations.logs.write import in_steps, not_kept, write_run
+from turnwise.lab.diagnostics.recredit import recorded_steps, replay
+from turnwise.rollout.record import read_rollouts
+from turnwise.rollout.trajectory import Trajectory
+from turnwise.train.credit import make_transform
+from turnwise.train.folder import RunFolder
+
+NOT_RECORDED = "a run records what the policy read last before each response: system prompts and tools are in ids alone"
+
+
+@dataclasses.dataclass(frozen=True)
+class Exported:
+    """What was written.
+
+    Attributes:
+        path: The file, or the folder of documents.
+        trajectories: Number of trajectories that were read.
+        written: Number of objects that were written.
+        missing: What of them is not written.
+    """
+
+    path: Path
+    trajectories: int
+    written: int
+    missing: tuple[str, ...]
+
+
+def export(
+    path: Path,
+    out: Path,
+    to: str,
+    *,
+    by: str | None = None,
+    least: float | None = None,
+    method: str | None = None,
+    step: int | None = None,
+    kind: str | None = None,
+    reward: str | None = None,
+) -> Exported:
+    """Read a run folder or a log, and write it in a format.
+
+    Args:
+        path: The run folder, or the log.
+        out: File to write: JSON Lines; a list if its name ends in .json; compressed if it ends in .gz; for ATIF, a name
+            without an ending is a folder, with a document per trajectory.
+        to: Name of the format.
+        by: What is chosen by, for formats that choose; see `Format.choices`.
+        least: Least return, or advantage, of what is chosen.
+        method: Method whose advantages are written; None: those of the run.
+        step: The only step of a run; None: all.
+        kind: Name of the log's format; None: found by its content.
+        reward: Name of the key, scorer or evaluation that gives the log's reward.
+
+    Raises:
+        ConfigError: The format or an option is unknown, or the file exists.
+        DataError: The log cannot be read, or nothing of it can be written.
+    """
+    if to not in WRITTEN:
+        raise ConfigError(f"--to {to}: no such format is written.{did_you_mean(to, WRITTEN)}")
+    choices = FORMATS[to].choices
+    if by is not None and by not in choices:
+        raise ConfigError(f"--by {by}: {to} is chosen by {' or '.join(choices) or 'nothing'}")
+    by = by or next(iter(choices), None)
+    if least is not None and to != "sft":
+        raise ConfigError(f"--least is for sft, not for {to}")
+    if out.exists():
+        raise ConfigError(f"--out: {out} exists, and nothing is overwritten; name another, or remove it")
+    if (path / "config.json").is_file():
+        folder, config = RunFolder.open(path)
+        logged = read_run(folder, config, method, step)
+        name, source = method or config.method.label, None
+    else:
+        if step is not None:
+            raise ConfigError(f"--step is for runs, and {path} is a log")
+        logged, source = read_log(path, kind, reward)
+        logged = [each for together in in_steps(logged) for each in together]
+        name = method or ("grpo" if by in ("advantage", "state") else "")
+        if name:
+            add_credit(logged, source, name)
+    write: Any = choices[by] if by else FORMATS[to].write
+    objects = list(write(logged, name, *([least] if to == "sft" else [])))
+    if not objects:
+        raise DataError(f"{path}: nothing to write as {to}: {_why(logged, to, by)}")
+    _save(objects, out, folder=to == "atif" and not out.suffix)
+    missing = [f"{to} does not hold {FORMATS[to].lacks}"] if FORMATS[to].lacks else []
+    missing += [NOT_RECORDED] if source is None else not_kept(source)
+    return Exported(out, len(logged), len(objects), tuple(missing))
+
+
+def _why(logged: Sequence[Logged], to: str, by: str | None) -> str:
+    count = f"{len(tuning.usable(logged))} of {len(logged)} trajectories have a reward and a response"
+    if to == "sft":
+        return f"{count}, and none is at or above the bound; choose another with --least"
+    return f"{count}, and no {by} has two values" if to == "dpo" else count
+
+
+def _save(objects: list[Any], out: Path, *, folder: bool) -> None:
+    if folder:
+        out.mkdir(parents=True)
+        for number, each in enumerate(objects, start=1):
+            _save([each], out / f"trajectory-{number:06d}.json", folder=False)
+        return
+    name = out.name.removesuffix(".gz")
+    lines = (json.dumps(each, ensure_ascii=False, allow_nan=False) for each in objects)
+    listed = objects[0] if len(objects) == 1 else objects
+    text = json.dumps(listed, ensure_ascii=False, indent=2) if name.endswith(".json") else "\n".join(lines)
+    data = f"{text}\n".encode()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(out) as temporary:
+        temporary.write_bytes(gzip.compress(data, mtime=0) if out.suffix == ".gz" else data)
+
+
+def add_credit(logged: Sequence[Logged], source: Source, method: str) -> None:
+    """Give the responses of a log the advantages of a method, in place.
+
+    Raises:
+        DataError: The method needs what the log does not have.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        run = write_run(list(logged), Path(folder) / "run", source)
+        opened, config = RunFolder.open(run)
+        try:
+            credit = _credit(opened, config, method, None)
+        except DataError as error:
+            raise DataError(str(error).replace(str(run), str(source.path))) from None
+    advantages = [value for step in sorted(credit) for value in credit[step]]
+    place = 0
+    for each in logged:
+        for number, response in enumerate(each.responses):
+            value = advantages[place + number]
+            response.advantage = None if np.isnan(value) else float(value)
+        place += max(1, len(each.responses))
+
+
+def read_run(folder: RunFolder, config: Config, method: str | None, step: int | None) -> list[Logged]:
+    """Read the recorded trajectories of a run, as a log would tell them.
+
+    Raises:
+        RunError: The run has no such step.
+        DataError: A file is damaged, or lacks a column that the method needs.
+    """
+    credit = _credit(folder, config, method, step) if method else {}
+    steps = recorded_steps(folder)
+    if step is not None and step not in steps:
+        raise ConfigError(f"--step {step}: {shlex.quote(str(folder.path))} has the steps {steps[0]} to {steps[-1]}")
+    found: list[Logged] = []
+    for number in steps if step is None else [step]:
+        played, columns = read_rollouts(folder.rollouts / f"step-{number:06d}.parquet")
+        values = credit.get(number) if method else columns.get("advantage")
+        place = 0
+        for index, trajectory in enumerate(played):
+            end = place + max(1, len(trajectory.turns))
+            name = f"{folder.path.name}-step-{number}-trajectory-{index}"
+            found.append(_logged(trajectory, name, number, config, [] if values is None else list(values[place:end])))
+            place = end
+    return found
+
+
+def _credit(folder: RunFolder, config: Config, method: str, step: int | None) -> dict[int, np.ndarray]:
+    """Return the advantages of a method for each row of each step; NaN for those without credit."""
+    asked = override_config(config, [f"method={method}"])
+    found = {}
+    for recorded, trace in replay(
+        folder, make_transform(asked.method), invalid_penalty=config.environment.invalid_penalty, only=step
+    ):
+        rows = read_rollouts(folder.rollouts / f"step-{recorded.step:06d}.parquet")[0]
+        values = np.full(sum(max(1, len(trajectory.turns)) for trajectory in rows), np.nan)
+        values[recorded.row_R] = trace.advantage_R
+        found[recorded.step] = values
+    return found
+
+
+def _logged(trajectory: Trajectory, name: str, step: int, config: Config, values: Sequence[float]) -> Logged:
+    history: list[Message] = []
+    whole: list[int] = []
+    responses: list[Response] = []
+    for number, turn in enumerate(trajectory.turns):
+        fresh = turn.fresh or not number
+        called = bool(not fresh and history and history[-1].get("tool_calls"))
+        answer: Message = {"role": "tool" if called else "user", "content": turn.observation}
+        answer |= {} if fresh else {"told": {"observed": True}}
+        if called:
+            answer["tool_call_id"] = history[-1]["tool_calls"][-1]["id"]
+        history = [*([] if fresh else history), answer]
+        ids = [*([] if fresh else whole), *turn.prompt_ids] if turn.prompt_ids else []
+        message = message_of(turn.response, f"call-{number}")
+        responses.append(
+            Response(
+                history,
+                message,
+                reward=turn.reward,
+                valid=turn.valid,
+                truncated=turn.truncated,
+                state_key=None if turn.state_key is None else str(turn.state_key),
+                actor=turn.actor,
+                prompt_ids=ids,
+                response_ids=turn.response_ids,
+                logprobs=turn.behavior_logprobs,
+                entropies=turn.behavior_entropies,
+                version=turn.version,
+                advantage=next((float(value) for value in values[number : number + 1] if not np.isnan(value)), None),
+            )
+        )
+        history, whole = [*history, message], [*ids, *turn.response_ids]
+    outcome = None
+    if responses and trajectory.failure != "log: the log gives no reward":
+        outcome = Outcome(responses[-1].reward, trajectory.success, trajectory.info)
+        responses[-1].reward = 0.0
+    return Logged(
+        name,
+        responses,
+        task=trajectory.task,
+        group=f"step {step}, group {trajectory.group}",
+        outcome=outcome,
+        truncated=trajectory.ended in ("truncated", "context"),
+        failure=(trajectory.failure or "").removeprefix("log: ") or None,
+        model=config.model.name,
+        step=step,
+        id=name,
+    )

@@ -1,0 +1,212 @@
+"""Audit credit: how many responses have an effect, and how well does each method's credit find them?
+
+Every statistic is computed with a weight per response. The bootstrap draws groups, whose responses then count as often
+as their group was drawn; weights of 1 give the estimate itself.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from scipy import stats
+
+from turnwise.credit.batch import Batch
+from turnwise.lab.diagnostics.effects import EQUAL, Effects
+from turnwise.lab.diagnostics.statistics import LEVEL, Interval
+
+DRAWS = 500
+"""Bootstrap draws of groups."""
+TOP = 0.1
+"""Share of the responses that precision looks at: those with the most credit."""
+
+Values = Float[np.ndarray, " R"]
+Weights = Float[np.ndarray, "D R"]
+"""Weight of each response in each draw; in the first row, which is no draw, all are 1."""
+Drawn = Float[np.ndarray, " D"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Found:
+    """How well one credit finds the responses that have an effect.
+
+    Attributes:
+        rank: Spearman's correlation of credit and effect over all responses.
+        rank_within: The same within a trajectory, averaged over trajectories; constant credit counts as 0.
+        sign: Share of the responses with an effect whose credit has its sign; no credit counts as half.
+        precision: Share with an effect among the tenth of the responses with the largest credit, by size.
+        auroc: Probability that a response with an effect has the larger credit, by size, than one without; chance is
+            0.5.
+        effective: Effective sample size `(sum |A|)^2 / sum A^2` as a share of the responses; nan for a signal.
+    """
+
+    rank: Interval
+    rank_within: Interval
+    sign: Interval
+    precision: Interval
+    auroc: Interval
+    effective: Interval
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Audit:
+    """What executed replay says about the credit of some methods.
+
+    Attributes:
+        responses: Number of responses.
+        defined: Number of those at which the policy drew something else often enough.
+        nonzero: Share of these whose contrast is not 0, noise included.
+        shown: Share of these whose effect a permutation test tells from chance.
+        at_least: `shown` less what chance alone would show: a lower bound for the share that has an effect.
+        size: Root of the mean squared effect, without the noise of the estimates.
+        reliability: Share of the mean squared contrast that is not noise.
+        found: By method or signal, how well it finds effects.
+    """
+
+    responses: int
+    defined: int
+    nonzero: Interval
+    shown: Interval
+    at_least: Interval
+    size: Interval
+    reliability: Interval
+    found: dict[str, Found]
+
+
+def audit(
+    effects: Effects, credit: Mapping[str, Values], signals: Mapping[str, Values], batch: Batch, *, seed: int = 0
+) -> Audit:
+    """Audit methods, and other signals such as a judge's ratings.
+
+    Args:
+        effects: Effects of the responses.
+        credit: `[responses]` advantages by method.
+        signals: Values that are no credit by name; larger ones say that more is decided.
+        batch: The responses.
+        seed: Seed of the bootstrap.
+    """
+    kept_R = effects.defined_R
+    whole_DR = draw_weights(batch.group_responses.ids, batch.num_groups, seed)
+    weight_DR, effect_R, shown_R = whole_DR[:, kept_R], effects.effect_R[kept_R], effects.shown_R[kept_R]
+    net_R = effect_R**2 - effects.variance_R[kept_R]
+    trajectory_R = batch.trajectories.ids[kept_R]
+    groups = batch.num_groups
+
+    def of(values_D: Drawn, lowest: float = 0.0, highest: float = 1.0) -> Interval:
+        return interval(values_D, groups).within(lowest, highest)
+
+    def find(value_R: Values, size_R: Values, effective: Interval) -> Found:
+        return Found(
+            of(rank_correlation(value_R, effect_R, weight_DR), -1.0),
+            of(rank_within(value_R, effect_R, trajectory_R, weight_DR), -1.0),
+            of(mean((1 + np.sign(value_R) * np.sign(effect_R)) / 2, weight_DR * shown_R)),
+            of(precision(size_R, shown_R, weight_DR)),
+            of(auroc(size_R, shown_R, weight_DR)),
+            effective,
+        )
+
+    made = {name: find(v[kept_R], np.abs(v[kept_R]), of(effective_share(v, whole_DR))) for name, v in credit.items()}
+    none = Interval(math.nan, math.nan, math.nan)
+    made |= {name: find(v[kept_R], v[kept_R], none) for name, v in signals.items()}
+    return Audit(
+        len(kept_R),
+        int(kept_R.sum()),
+        of(mean((np.abs(effect_R) > EQUAL).astype(float), weight_DR)),
+        of(mean(shown_R.astype(float), weight_DR)),
+        of(mean(shown_R - effects.size_R[kept_R], weight_DR)),
+        of(np.sqrt(np.maximum(mean(net_R, weight_DR), 0.0)), 0.0, math.inf),
+        of(_ratio(mean(net_R, weight_DR), mean(effect_R**2, weight_DR))),
+        made,
+    )
+
+
+def draw_weights(group_R: Int[np.ndarray, " R"], num_groups: int, seed: int, draws: int = DRAWS) -> Weights:
+    """Draw groups with replacement, and return how often each response is drawn; the first row is all 1."""
+    drawn = np.random.default_rng(seed).multinomial(num_groups, np.full(num_groups, 1 / num_groups), draws)
+    return np.concatenate([np.ones((1, num_groups)), drawn])[:, group_R]
+
+
+def interval(values_D: Drawn, num_groups: int) -> Interval:
+    """Return an estimate, the first value, with its 95 % interval by the bootstrap of the others.
+
+    Deviations are scaled by `sqrt(n / (n - 1))`, and percentiles are those of Student's t (Hesterberg 2015).
+    """
+    moved_D = values_D[1:][np.isfinite(values_D[1:])] - values_D[0]
+    if num_groups < 2 or not len(moved_D) or not np.isfinite(values_D[0]):
+        return Interval(float(values_D[0]), -math.inf, math.inf)
+    tail = float(stats.norm.cdf(stats.t.ppf(0.5 - LEVEL / 2, num_groups - 1)))
+    low, high = np.quantile(moved_D * math.sqrt(num_groups / (num_groups - 1)), [tail, 1 - tail])
+    return Interval(float(values_D[0]), float(values_D[0] + low), float(values_D[0] + high))
+
+
+def mean(value_R: Values, weight_DR: Weights) -> Drawn:
+    """Average values with the weights of each draw; nan where they are all 0."""
+    return _ratio(weight_DR @ value_R, weight_DR.sum(1))
+
+
+def effective_share(value_R: Values, weight_DR: Weights) -> Drawn:
+    """Return the effective sample size of an update, `(sum |A|)^2 / sum A^2`, per response; 0 without credit."""
+    return np.nan_to_num(_ratio((weight_DR @ np.abs(value_R)) ** 2, (weight_DR @ value_R**2) * weight_DR.sum(1)))
+
+
+def below(value_R: Values, weight_DR: Weights) -> Weights:
+    """Sum, for each value, the weights of smaller values and half of those of equal ones."""
+    distinct, place_R = np.unique(value_R, return_inverse=True)
+    order = np.argsort(place_R, kind="stable")
+    begins = np.searchsorted(place_R[order], np.arange(len(distinct)))
+    weight_DU = np.add.reduceat(weight_DR[:, order], begins, axis=1)
+    return (np.cumsum(weight_DU, axis=1) - weight_DU / 2)[:, place_R]
+
+
+def rank_correlation(a_R: Values, b_R: Values, weight_DR: Weights) -> Drawn:
+    """Compute Spearman's correlation: Pearson's of the ranks, where equal values share theirs; 0 if all are equal."""
+    if not len(a_R):
+        return np.full(len(weight_DR), np.nan)
+    rank_a, rank_b = below(a_R, weight_DR), below(b_R, weight_DR)
+    middle_D1 = weight_DR.sum(1, keepdims=True) / 2  # the weighted mean of all ranks
+    a_DR, b_DR = rank_a - middle_D1, rank_b - middle_D1
+    square_D = (weight_DR * a_DR**2).sum(1) * (weight_DR * b_DR**2).sum(1)
+    return np.nan_to_num(_ratio((weight_DR * a_DR * b_DR).sum(1), np.sqrt(square_D)))
+
+
+def rank_within(a_R: Values, b_R: Values, trajectory_R: Int[np.ndarray, " R"], weight_DR: Weights) -> Drawn:
+    """Average Spearman's correlation over the trajectories with three responses or more whose effects differ."""
+    found, weights = [], []
+    for name in np.unique(trajectory_R):
+        rows = np.flatnonzero(trajectory_R == name)
+        if len(rows) > 2 and np.ptp(b_R[rows]) > 0:
+            found.append(rank_correlation(a_R[rows], b_R[rows], np.ones((1, len(rows))))[0])
+            weights.append(weight_DR[:, rows[0]])
+    return mean(np.array(found), np.stack(weights, axis=1)) if found else np.full(len(weight_DR), np.nan)
+
+
+def auroc(score_R: Values, has_R: Bool[np.ndarray, " R"], weight_DR: Weights) -> Drawn:
+    """Compute the probability that one that has it scores above one that has not, ties half; nan if either is none."""
+    if not len(score_R):
+        return np.full(len(weight_DR), np.nan)
+    without_DR = weight_DR * ~has_R
+    return _ratio(mean_of(below(score_R, without_DR), weight_DR * has_R), without_DR.sum(1))
+
+
+def mean_of(value_DR: Weights, weight_DR: Weights) -> Drawn:
+    """Average values that differ by draw."""
+    return _ratio((value_DR * weight_DR).sum(1), weight_DR.sum(1))
+
+
+def precision(score_R: Values, has_R: Bool[np.ndarray, " R"], weight_DR: Weights, share: float = TOP) -> Drawn:
+    """Compute the share that has it among the highest scores; of equal scores at the edge, each counts in part."""
+    if not len(score_R):
+        return np.full(len(weight_DR), np.nan)
+    from_top_DR = below(-score_R, weight_DR)
+    _, place_R = np.unique(score_R, return_inverse=True)
+    tied_DR = np.stack([np.bincount(place_R, weight_R) for weight_R in weight_DR])[:, place_R]
+    wanted_D1 = share * weight_DR.sum(1, keepdims=True)
+    taken_DR = np.clip(wanted_D1 - (from_top_DR - tied_DR / 2), 0.0, tied_DR)
+    taken_DR = weight_DR * np.divide(taken_DR, tied_DR, out=np.zeros_like(taken_DR), where=tied_DR > 0)
+    return _ratio((taken_DR * has_R).sum(1), taken_DR.sum(1))
+
+
+def _ratio(above: np.ndarray, under: np.ndarray) -> np.ndarray:
+    """Divide; nan where the divisor is 0."""
+    return np.divide(above, under, out=np.full(np.shape(under), np.nan), where=under > 0)

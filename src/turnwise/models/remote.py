@@ -1,0 +1,72 @@
+"""Define a policy whose weights lie on a server, which scores and trains it. The trainer has its tokenizer and format.
+
+Checkpoints have the name of a state on the server instead of weights.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from turnwise.base.register import ENGINES
+
+FILE = "remote.json"
+"""File of a checkpoint that says which state on which kind of server it means."""
+
+
+class RemoteModel(torch.nn.Module):
+    """Stand for a model whose weights lie on a server; it has no weights.
+
+    Attributes:
+        kind: Name of the engine that reaches the server.
+    """
+
+    kind: ClassVar[str]
+    device = torch.device("cpu")
+    dtype = torch.float32
+
+    def connect(self, settings: Any, max_context: int) -> None:
+        """Connect to the server that the settings of an engine name, unless it is connected."""
+        raise NotImplementedError
+
+    def told(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps to find the weights again."""
+        raise NotImplementedError
+
+    def score(self, sequences: Any, temperature: float) -> tuple[np.ndarray, np.ndarray]:
+        """Return `[tokens]` log-probabilities and estimated entropies of all generated tokens (nats)."""
+        raise NotImplementedError
+
+    def imitate(self, demonstrations: Sequence[tuple[np.ndarray, np.ndarray]], learning_rate: float) -> float:
+        """Take an optimiser step on demonstrations, token ids and their weights, and return the loss."""
+        raise NotImplementedError
+
+    def save_pretrained(self, folder: Path) -> None:
+        """Save what finds the weights again."""
+        told = {"engine": self.kind, **self.told()}
+        (Path(folder) / FILE).write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+
+
+class RemoteOptimizer:
+    """Stand for the optimiser of a remote model, whose state lies with the weights."""
+
+    def zero_grad(self) -> None:
+        """Do nothing."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return nothing: the state on the server has it."""
+        return {}
+
+    def load_state_dict(self, state: Any) -> None:
+        """Do nothing."""
+
+
+def load_remote(folder: Path) -> RemoteModel | None:
+    """Load the remote model of a checkpoint, not connected yet; None if the checkpoint has weights."""
+    if not (folder / FILE).is_file():
+        return None
+    told = json.loads((folder / FILE).read_text(encoding="utf-8"))
+    return ENGINES[told["engine"]].remote(told)

@@ -1,0 +1,26 @@
+"""Count how the latest trajectories went, while a step is played."""
+
+import collections
+
+from turnwise.rollout.trajectory import Trajectory
+
+LATEST = 64
+"""Ended trajectories that count."""
+
+
+class Tally:
+    """Describe how the latest trajectories went; the attribute `tally` of environments gets those played there."""
+
+    def __init__(self) -> None:
+        self._ended: collections.deque[Trajectory] = collections.deque(maxlen=LATEST)
+
+    def add(self, trajectory: Trajectory) -> None:
+        """Take in a trajectory that has ended."""
+        self._ended.append(trajectory)
+
+    def __str__(self) -> str:
+        """Describe them in a few words; empty if none has ended."""
+        ended = [*self._ended]
+        won = sum(trajectory.success for trajectory in ended)
+        failed = sum(trajectory.failure is not None for trajectory in ended)
+        return f"success {won} of the last {len(ended)}{f', {failed} FAILED' * bool(failed)}" if ended else ""
