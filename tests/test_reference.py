@@ -1,6 +1,7 @@
 """The reference pages are what the code says."""
 
 import argparse
+import json
 import re
 import subprocess
 import sys
@@ -38,9 +39,11 @@ def test_a_page_says_what_its_reader_asks(name):
         "**Use it when**",
         "```text",
         "**Code**",
-        "## Worked numbers",
+        "**Worked numbers**",
     ):
         assert asked in text, f"{asked} is not answered"
+    (numbers,) = re.findall(r"\*\*Worked numbers\*\* \(\[all\]\(([^)]+)\)\)", text)
+    assert json.loads((ROOT / "docs" / "reference" / "methods" / numbers).read_text())[0]["expected"]
     (code,) = re.findall(r"\*\*Code\*\*: \[\w+\.py\]\(([^)]+)\)", text)
     assert f"def {name}(" in (ROOT / "docs" / "reference" / "methods" / code).read_text()
 

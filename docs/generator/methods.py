@@ -9,7 +9,6 @@ from pathlib import Path
 import turnwise as tw
 from generator.text import cell, item, prose, sentence, wrap
 from turnwise.base.register import ENTROPY_RULES, TOKEN_RULES
-from turnwise.base.tables import as_text
 
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "docs" / "reference" / "methods"
@@ -79,27 +78,14 @@ def source(constructor) -> str:
 
 
 def worked(name: str) -> str:
-    """The first golden case as a table of its responses."""
+    """The first golden case, and where its numbers are."""
     file = ROOT / "tests" / "golden" / f"{name}.json"
     if not file.exists():
         return ""
     case = json.loads(file.read_text())[0]
-    flat = [
-        (g, n, t, response)
-        for g, group in enumerate(case["groups"])
-        for n, trajectory in enumerate(group)
-        for t, response in enumerate(trajectory)
-    ]
-    columns = list(flat[0][3])
-    rows = [("group", "trajectory", "turn", *columns, "advantage")]
-    for (g, n, t, response), value in zip(flat, case["expected"], strict=True):
-        shown = [f"{v:.4g}" if isinstance(v, float) else str(v) for v in (response[c] for c in columns)]
-        rows.append((str(g), str(n), str(t), *shown, f"{value:.4g}"))
-    same = {place for place in range(3) if len({row[place] for row in rows[1:]}) == 1}
-    rows = [tuple(text for place, text in enumerate(row) if place not in same) for row in rows]
     chosen = ", ".join(f"`{k}={v!r}`" for k, v in case["options"].items())
     note = f"{case['name']}{f' ({chosen})' if chosen else ''}. {cell(case['equation'])}."
-    return f"{wrap(note)}\n\n```text\n{as_text(rows)}\n```"
+    return wrap(f"**Worked numbers** ([all](../../../{file.relative_to(ROOT)})): {note}")
 
 
 def page(name: str) -> str:
@@ -124,7 +110,6 @@ def page(name: str) -> str:
         prose(parts[""]),
         "## Options" if parts.get("Args") else "",
         options(constructor, parts.get("Args", "")),
-        "## Worked numbers" if numbers else "",
         numbers,
         "## Reference",
         wrap(parts.get("Reference", "")),

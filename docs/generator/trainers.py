@@ -11,9 +11,9 @@ MADE = "<!-- Made by `python docs/generate.py` from `integrations/trainers.py` a
 INTRODUCTION = """
 Which methods each trainer can run, and what that takes. A method runs where the trainer's batch has the columns that
 it reads ([the table of methods](methods.md)). `aem` stands for AEM around GRPO; AEM around another method takes what
-both need. A method under "no" names the first columns that the trainer does not have, or keeps state, which the
-trainer's checkpoints would lose. In verl an agent loop of yours can record any further column. How to use each:
-[verl](../how-to/verl.md), [TRL](../how-to/trl.md), [others](../how-to/other-trainers.md)."""
+both need. A method under "no" reads columns that the trainer does not have (its page names what it needs), or keeps
+state, which the trainer's checkpoints would lose. In verl an agent loop of yours can record any further column. How to
+use each: [verl](../how-to/verl.md), [TRL](../how-to/trl.md), [others](../how-to/other-trainers.md)."""
 CONDITIONS = {
     "agent loop": "turnwise's environments play, or your own loop records the column",
     "critic": "the trainer trains a critic",
@@ -31,7 +31,7 @@ def section(trainer: Trainer) -> str:
     """The methods of a trainer by what they take."""
     by_condition: dict[str, list[str]] = {}
     for name, condition in methods_of(trainer, tw.METHODS).items():
-        by_condition.setdefault(condition, []).append(f"`{name}`")
+        by_condition.setdefault("no" if condition.startswith("no") else condition, []).append(f"`{name}`")
     runs = sum(len(names) for condition, names in by_condition.items() if not condition.startswith("no"))
     order = sorted(by_condition, key=lambda condition: (condition != "yes", condition.startswith("no"), condition))
     lines = [item(f"**{condition}**: {', '.join(by_condition[condition])}") for condition in order]

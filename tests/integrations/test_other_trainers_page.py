@@ -1,4 +1,4 @@
-"""The lines of docs/how-to/other-trainers.md for trainers that do not install here, on stand-ins for what they pass.
+"""The lines of examples/other-trainers.md for trainers that do not install here, on stand-ins for what they pass.
 
 This holds our side of the lines; that theirs is so was read in their sources, not run. Adapters have their own tests.
 """
@@ -14,7 +14,8 @@ from torch.nn.utils.rnn import pad_sequence
 import turnwise as tw
 from turnwise.integrations.padded import padded_advantages
 
-PAGE = (Path(__file__).parents[2] / "docs/how-to/other-trainers.md").read_text()
+ROOT = Path(__file__).parents[2]
+PAGE = "".join((ROOT / name).read_text() for name in ("examples/other-trainers.md", "docs/how-to/other-trainers.md"))
 
 
 def lines(heading: str, number: int = 0, **names) -> dict:

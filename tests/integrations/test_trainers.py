@@ -91,7 +91,8 @@ def close(actual, wanted):
     np.testing.assert_allclose(np.asarray(actual), wanted, rtol=2e-6, atol=2e-6)
 
 
-PAGE = (Path(__file__).parents[2] / "docs/how-to/other-trainers.md").read_text()
+ROOT = Path(__file__).parents[2]
+PAGE = "".join((ROOT / name).read_text() for name in ("examples/other-trainers.md", "docs/how-to/other-trainers.md"))
 
 
 def section(heading: str) -> str:
