@@ -93,11 +93,11 @@ def test_every_setting_is_explained(name, field):
 def test_defaults_and_bounds_of_settings_are_what_a_recipe_would_say():
     for text in (
         '### `run.name`\n\n*text, length at least 1, default `"run"`*',
-        "### `rollout.top_p`\n\n*number, above 0, at most 1, default `1.0`*",
-        "### `update.kl`\n\n*number, at least 0, default `0.0`*",
+        "### `rollout.top_p`\n\n*number, > 0, \N{LESS-THAN OR EQUAL TO} 1, default `1.0`*",
+        "### `update.kl`\n\n*number, \N{GREATER-THAN OR EQUAL TO} 0, default `0.0`*",
         '### `method`\n\n*name and options, default `"grpo"`*',
-        '### `engine.sync_folder`\n\n*with `name = "server"`: path, not set by default*',
-        "### `seeds`\n\n*integer, at least 1, required*",
+        '### `engine.sync_folder`\n\n*with `name = "server"`: path, unset*',
+        "### `seeds`\n\n*integer, \N{GREATER-THAN OR EQUAL TO} 1, required*",
     ):
         assert text in REFERENCE["settings"]
 

@@ -59,10 +59,10 @@ where it was missing. It is still read, and a note says how to write it now.
 """
 PLAIN = {int: "integer", float: "number", bool: "true or false", str: "text", Path: "path"}
 BOUNDS = {
-    annotated_types.Ge: ("ge", "at least"),
-    annotated_types.Gt: ("gt", "above"),
-    annotated_types.Le: ("le", "at most"),
-    annotated_types.Lt: ("lt", "below"),
+    annotated_types.Ge: ("ge", "\N{GREATER-THAN OR EQUAL TO}"),
+    annotated_types.Gt: ("gt", ">"),
+    annotated_types.Le: ("le", "\N{LESS-THAN OR EQUAL TO}"),
+    annotated_types.Lt: ("lt", "<"),
     annotated_types.MinLen: ("min_length", "length at least"),
 }
 
@@ -135,7 +135,7 @@ def default(field: Any) -> str:
     if value is PydanticUndefined:
         return "required"
     if value is None:
-        return "not set by default"
+        return "unset"
     if isinstance(value, Named):
         value = value.name
     return f"default `{json.dumps(value, default=str)}`"
