@@ -9,7 +9,7 @@ from turnwise.base.errors import ConfigError, did_you_mean
 from turnwise.base.imports import import_named
 from turnwise.base.register import MEASURES as FURTHER
 from turnwise.measures.base import Measure, Played, measure
-from turnwise.measures.edited import hindsight, information, prompt
+from turnwise.measures.edited import hindsight, information, left_out, prompt
 from turnwise.measures.entropy import entropy
 from turnwise.measures.gold import answers, gold
 from turnwise.measures.hidden_rank import ranks
@@ -50,6 +50,7 @@ _OWN: dict[str, Measure] = {
         gold,
         answers,
         information,
+        left_out,
         hindsight,
         prompt,
         ranks,
