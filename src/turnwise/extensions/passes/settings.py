@@ -8,7 +8,6 @@ import pydantic
 from turnwise.base.facets import Facet, Part
 from turnwise.base.section import Section
 
-
 PASS = "makes a pass with them for every turn"
 
 

@@ -205,7 +205,10 @@ def _loss(
     if name == "cross_entropy":
         return -(weights * logprobs).sum()
     clip: Any = LOSSES[name]
-    widths = {"clip_low": 1 - config["clip_low_threshold"], "clip_high": config["clip_high_threshold"] - 1}
+    widths: dict[str, Any] = {
+        "clip_low": 1 - config["clip_low_threshold"],
+        "clip_high": config["clip_high_threshold"] - 1,
+    }
     return policy_loss(logprobs, given["logprobs"], given["advantages"], weights, clip=clip, **widths).loss
 
 

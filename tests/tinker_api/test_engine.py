@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 import torch
 
-from tests.tinker.serving import UNAVAILABLE, Serving, new_policy, recipe, serving
+from tests.tinker_api.serving import UNAVAILABLE, Serving, new_policy, recipe, serving
 from turnwise.base.errors import ConfigError, EngineFault, EngineLost
 from turnwise.credit.methods.build import build_method
 from turnwise.engines.base import Sampling
 from turnwise.engines.local import LocalEngine
 from turnwise.extensions.tinker.learner import TinkerLearner
 from turnwise.extensions.tinker.model import TinkerModel
+from turnwise.measures.base import Played
 from turnwise.measures.plan import plan_measures
 from turnwise.objective.build import make_objective
 from turnwise.objective.gradient import Budget
 from turnwise.objective.scorer import Scorer
 from turnwise.objective.tokens import Sequences
-from turnwise.measures.base import Played
 from turnwise.rollout.trajectory import Trajectory, Turn
 from turnwise.train.parts import make_optimizer
 from turnwise.train.update import Learner, Measured
@@ -180,6 +180,7 @@ def test_a_response_ends_with_its_stop_token_or_text(tmp_path: Path):
         second = free.token_ids[1]
         (stopped,) = generate(engine, [[5, 6, 2]], Sampling(max_new_tokens=4, seed=3, stop_ids=(second,)))
         text = new_policy(config).tokenizer.decode([second])
+        assert isinstance(text, str)
         (cut,) = generate(engine, [[5, 6, 2]], Sampling(max_new_tokens=4, seed=3, stop=(text,)))
     end = free.token_ids.index(second) + 1
     assert free.truncated
