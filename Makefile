@@ -5,7 +5,7 @@
 # make test-newest, test-lowest    the trainer's tests with the newest packages, or the oldest pyproject.toml allows
 # make check        lint, types, Dockerfiles           make bench   the benchmarks that need nothing but this checkout
 # make docs         the documentation as a site in site/
-# make crosscheck-verl, -trl, -trl-vllm, -padded, -areal, -openenv, -verifiers, -gateway, -agents    beside others
+# make crosscheck-verl, -trl, -trl-vllm, -padded, -areal, -openenv, -verifiers, -gateway, -agents, -tinker
 # Each sets up what it needs first, in .venv, or .venv-verl and so on.
 
 PYTHON ?= python3
@@ -87,6 +87,8 @@ lock: $(INSTALLED)
 ALONE_verl := verl==0.9.1
 ALONE_padded := skyrl==0.3.0 skyrl-gym==0.4.0
 ALONE_areal := areal==1.0.4
+# Where the packages need another Python, by its full name.
+PYTHON_tinker := python3.12
 # Builds for another torch, which break the import of vLLM.
 UNWANTED_trl-vllm := torchvision torchaudio torchcodec
 
@@ -95,8 +97,8 @@ crosscheck-%: .venv-%/installed
 
 .PRECIOUS: .venv-%/installed
 .venv-%/installed: benchmarks/requirements-%.txt
-	$(PYTHON) -m venv .venv-$*
-	$(if $(filter verl trl trl-vllm padded areal gateway agents,$*),\
+	$(or $(PYTHON_$*),$(PYTHON)) -m venv .venv-$*
+	$(if $(filter verl trl trl-vllm padded areal gateway agents tinker,$*),\
 	  .venv-$*/bin/python -m pip install --quiet --constraint constraints.txt torch)
 	$(if $(ALONE_$*),.venv-$*/bin/python -m pip install --quiet --no-deps $(ALONE_$*))
 	.venv-$*/bin/python -m pip install --quiet --requirement benchmarks/requirements-$*.txt

@@ -42,6 +42,7 @@ PACKAGES = {
     "mcp": "pip install mcp",
     "mcp_server_time": "pip install mcp-server-time",
     "mkdocs": "pip install --group docs",
+    "mlflow": "pip install mlflow",
     "nbclient": "pip install --group test",
     "openai": "pip install '.[agent]'",
     "openenv": "pip install '.[serve-env]'",

@@ -17,6 +17,7 @@ AHEAD = Part("ahead=1", {Facet.OUTCOMES: "plays ahead"}, {Facet.OUTCOMES: "start
 FURTHER = [
     {"rollout": {"top_p": 0.9}},
     {"engine": {"name": "server"}, "update": {"scoring": "trainer"}},
+    {"engine": {"name": "tinker"}},
     {"update": {"old_policy": "start"}},
     {"update": {"old_policy": "behavior"}},
     {"rollout": {"collector": {"name": "self_play", "past": 0.5}}},

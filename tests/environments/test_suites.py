@@ -316,6 +316,7 @@ def test_every_suite_has_a_name():
         "gymnasium",
         "openenv",
         "mcp",
+        "harbor",
         "textworld",
         "verifiers",
         "swe",

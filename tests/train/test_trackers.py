@@ -9,18 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.needs import needs
+from tests.needs import needs, skip_without
 from tests.toys import small_config
 
 from turnwise.base.errors import ConfigError, RunError
 from turnwise.commands.cli import main
 from turnwise.config import Config
+from turnwise.rollout.trajectory import Trajectory, Turn
 from turnwise.train.folder import RunFolder
 from turnwise.train.loop import train
+from turnwise.train.traces import as_messages, shown
 from turnwise.train.trackers import check_trackers, display_name, identity
 
 
-@pytest.mark.parametrize("name", ["tensorboard", "wandb", "trackio"])
+@pytest.mark.parametrize("name", ["tensorboard", "wandb", "trackio", "mlflow"])
 def test_a_missing_library_is_one_line_and_nothing_is_made(name, tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, name, None)  # as if it were not installed
     monkeypatch.chdir(tmp_path)
@@ -32,7 +34,7 @@ def test_a_missing_library_is_one_line_and_nothing_is_made(name, tmp_path, monke
 
 
 def test_nothing_is_imported_that_nobody_asked_for(tmp_path, monkeypatch):
-    for name in ("tensorboard", "wandb", "trackio"):
+    for name in ("tensorboard", "wandb", "trackio", "mlflow"):
         monkeypatch.setitem(sys.modules, name, None)
     check_trackers(small_config(tmp_path).log)
     with pytest.raises(ConfigError, match=r"log\.wandb needs wandb"):
@@ -189,3 +191,70 @@ def test_trackio_keeps_what_was_logged(tmp_path, monkeypatch):
     folder = train(small_config(tmp_path, log={"trackio": "toys"}))
     assert len(folder.metrics()) == 4
     assert list((tmp_path / "trackio").rglob("*.db"))
+
+
+def trajectory(reward: float, turns: int = 1, text: str = "a", **more: Any) -> Trajectory:
+    made = [Turn(f"seen {n}", None, [1], [2], [-1.0], f"{text}{n}", False) for n in range(turns)]
+    made[-1].reward = reward
+    return Trajectory(0, "task", made, ended="terminated", **more)
+
+
+def test_the_best_the_worst_and_the_longest_are_shown_each_once():
+    step = [trajectory(0.5), trajectory(1.0), trajectory(1.0), trajectory(-1.0, 3), trajectory(9.0, failure="lost")]
+    assert shown(step) == {"best": step[1], "worst": step[3]}
+    step.append(trajectory(0.0, 4))
+    assert shown(step) == {"best": step[1], "worst": step[3], "longest": step[5]}
+    assert shown(step[4:5]) == {}
+
+
+def test_what_is_shown_has_a_bound():
+    messages = as_messages(trajectory(1.0, 1000, "x" * 50_000))
+    assert len(messages) == 80
+    assert messages[40]["content"] == "[960 turns are left out]\nseen 980"
+    assert max(len(each["content"]) for each in messages) < 4100
+    assert "characters are left out" in messages[1]["content"]
+
+
+def test_trajectories_are_shown_only_if_asked(tmp_path, monkeypatch):
+    class Showing(Memory):
+        def trace(self, step, name, messages, told):
+            self.seen.append((step, name, [each["role"] for each in messages][:2], told["step"]))
+
+    for traces in (False, True):
+        tracker = Showing()
+        monkeypatch.setattr("turnwise.train.prepare.open_trackers", lambda *_, tracker=tracker, **__: [tracker])
+        train(small_config(tmp_path, run={"name": f"{traces}", "steps": 1}, log={"traces": traces}))
+        found = [each for each in tracker.seen if isinstance(each, tuple)]
+        assert [each[1] for each in found][:1] == (["best"] if traces else [])
+        assert all(each == (1, each[1], ["user", "assistant"], 1) for each in found)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow warns of its own types, and swallows what that raises
+@pytest.mark.parametrize("name", ["tensorboard", "wandb", "trackio", "mlflow"])
+def test_each_library_shows_trajectories_in_its_own_form(name, tmp_path, monkeypatch):
+    skip_without(name)
+    monkeypatch.chdir(tmp_path)
+    for variable, value in {
+        "WANDB_MODE": "offline",
+        "WANDB_SILENT": "true",
+        "TRACKIO_DIR": str(tmp_path / "trackio"),
+        "MLFLOW_TRACKING_URI": str(tmp_path / "mlruns"),
+        "MLFLOW_ALLOW_FILE_STORE": "true",
+    }.items():
+        monkeypatch.setenv(variable, value)
+    log = {name: True if name == "tensorboard" else "toys", "traces": True}
+    folder = train(small_config(tmp_path, run={"steps": 1}, log=log))
+    if name == "mlflow":
+        import mlflow  # pyright: ignore[reportMissingImports]
+
+        client = mlflow.MlflowClient()
+        experiment = client.get_experiment_by_name("toys").experiment_id
+        (run,) = client.search_runs([experiment])
+        assert run.data.metrics["rollout/success"] == folder.metrics()[1]["rollout/success"]
+        (best, *_) = mlflow.search_traces(locations=[experiment], return_type="list", order_by=["timestamp_ms ASC"])
+        assert best.data.spans[0].name == "best of step 1"
+        assert best.data.spans[1].inputs[0]["role"] == "user"
+    else:
+        files = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+        wanted = [b"traces/best"] + ([b"wb_trace"] if name == "wandb" else [])
+        assert any(all(each in data for each in wanted) for data in files)

@@ -198,6 +198,7 @@ ENVIRONMENTS: dict[str, tuple[str, str]] = {
     "gymnasium": ("worlds.adapters.gymnasium:Gymnasium", ""),
     "openenv": ("worlds.adapters.openenv:OpenEnv", ""),
     "verifiers": ("worlds.adapters.verifiers:Verifiers", ""),
+    "harbor": ("worlds.harbor.suite:Harbor", ""),
     "mcp": ("worlds.adapters.mcp:Mcp", ""),
     "crossroads": ("worlds.crossroads.suite:Crossroads", "worlds.crossroads.knobs:Knobs"),
     "seats": ("worlds.seats.suite:Seats", ""),

@@ -165,3 +165,7 @@ class LogConfig(Section):
     """Project on Weights & Biases; set WANDB_MODE=offline to keep the data local."""
     trackio: str | None = None
     """Project on trackio."""
+    mlflow: str | None = None
+    """Experiment on MLflow; MLFLOW_TRACKING_URI says where it is."""
+    traces: bool = False
+    """Show a step's best, worst and longest trajectory in the trackers, with their texts, which are cut to a bound."""

@@ -1,7 +1,7 @@
 """Define the `[engine]` section of a recipe. An engine's settings do not import torch; they make it."""
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -30,8 +30,14 @@ class EngineConfig(Kinds):
         """Return the settings of all engines by name."""
         return {**ENGINES, ":": OwnEngineConfig}
 
-    remote: ClassVar[Any] = None
-    """Makes the model that stands for weights that the engine keeps on a server, a `RemoteModel`."""
+    @classmethod
+    def remote(cls, told: Mapping[str, Any] | None = None) -> Any:
+        """Make the `RemoteModel` that stands for weights that the engine keeps on a server; None: it keeps none.
+
+        Args:
+            told: What a checkpoint keeps of it.
+        """
+        return None
 
     def check(self) -> None:
         """Raise a ConfigError if the engine cannot be reached, before minutes of preparation."""

@@ -1,14 +1,18 @@
 """Measure how likely responses are in an edited context: with an observation hidden, or with the end known."""
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
 
 from turnwise.measures.base import Columns, Played, measure
+from turnwise.measures.gold import right_answers
 from turnwise.objective.probe import Probe
 
 PLACEHOLDER = "No information found."
 """Text in place of a hidden observation; its last token is repeated, or the text cut, to the observation's length."""
+DELETED = "[DELETE]"
+"""Text in place of a response that is left out, and of the observation after it."""
 HINDSIGHT = "\nThe episode ends with: {observation}"
 """Note that tells the end. The wording of the paper is not published."""
 
@@ -42,6 +46,46 @@ def information(step: Played, columns: Columns) -> Columns:
         scores = step.probe.score(probes)
         gain_R[np.array(hidden) - 1] = columns["logprob"][hidden] - scores.tokens.mean(scores.logprob)
     return {"info_gain": gain_R}
+
+
+@measure(provides=("turn_drop",), model="probe", reads=("gold",))
+def left_out(step: Played, columns: Columns) -> Columns:
+    """Score the right answer, in place of the last response, with each earlier turn left out: what it loses (nats).
+
+        turn_drop_t = mean log p(answer | all turns) - mean log p(answer | turn t and its observation deleted)
+
+    It is 0 for the last response, and for turns that the context of the last one no longer holds.
+
+    Reference: LOTAPO, arXiv 2607.13501.
+    """
+    fmt, turns, answer_R = step.probe.format, step.turns, right_answers(step)
+    sequence_R, cut_R = step.probe.contexts(step.tokens)
+    before, after = fmt.frame(first=False)
+    deleted, said = fmt.text_ids(DELETED), fmt.response_ids(DELETED)
+    probes, whole, without = [], [], []
+    offsets = step.turns_of_trajectories.offsets.tolist()
+    for begin, end in itertools.pairwise(offsets):
+        last = end - 1
+        ids, first, stop = answer_R[last]
+        held = next((row for row in range(last, begin, -1) if turns[row].fresh), begin)
+        if held < last:
+            whole.append(len(probes))
+            probes.append(Probe(sequence_R[last], cut_R[last], ids, first, stop))
+        for row in range(held, last):
+            seen = turns[row + 1].prompt_ids
+            place, rest = latest_observation(seen, before, after)
+            text = [*said, *seen[:place], *deleted, *seen[rest:]]
+            for turn, following in zip(turns[row + 1 : last], turns[row + 2 : end], strict=True):
+                text += [*turn.response_ids, *following.prompt_ids]
+            without.append((row, len(probes), whole[-1]))
+            probes.append(Probe(sequence_R[row], cut_R[row], [*text, *ids], len(text) + first, len(text) + stop))
+    drop_R = np.zeros(len(turns))
+    if probes:
+        scores = step.probe.score(probes)
+        score = scores.tokens.mean(scores.logprob)
+        row, deleted_at, whole_at = np.array(without).T
+        drop_R[row] = score[whole_at] - score[deleted_at]
+    return {"turn_drop": drop_R}
 
 
 @measure(provides=("hindsight_logprob",), model="probe")

@@ -31,7 +31,7 @@ def gold(step: Played, columns: Columns) -> Columns:
 
     Reference: IGPO, arXiv 2510.14967.
     """
-    answer_R = _answers(step)
+    answer_R = right_answers(step)
     where = zip(*step.probe.contexts(step.tokens), answer_R, strict=True)
     scores = step.probe.score([Probe(sequence, cut, *answer) for sequence, cut, answer in where])
     return {"gold_logprob": scores.tokens.mean(scores.logprob)}
@@ -50,7 +50,7 @@ def answers(step: Played, columns: Columns) -> Columns:
 
     Reference: SPAE, arXiv 2601.03823: 5 answers of at most 10 tokens at temperature 0.6.
     """
-    probe, answer_R = step.probe, _answers(step)
+    probe, answer_R = step.probe, right_answers(step)
     sequence_R, cut_R = probe.contexts(step.tokens)
     opening_R = [list(ids[:first]) for ids, first, _ in answer_R]
     sampling = Sampling(max_new_tokens=ANSWER_TOKENS, stop_ids=(probe.format.stop_id,), temperature=ANSWER_TEMPERATURE)
@@ -88,7 +88,7 @@ def at_every_step(trajectory: Trajectory) -> str:
     return ". Its conversation was full before the environment ended, so tell it in the info of every step"
 
 
-def _answers(step: Played) -> list[tuple[Sequence[int], int, int]]:
+def right_answers(step: Played) -> list[tuple[Sequence[int], int, int]]:
     """Return the ids of the right response, per response, and the places of the answer in it."""
     known: dict[tuple[str, str], tuple[Sequence[int], int, int]] = {}
     result = []

@@ -136,7 +136,7 @@ class UpdateConfig(Section):
             yield Part("update.only_norms=true", needs=needs, mend=mend)
 
     def _needs_of_loss(self) -> Iterator[Part]:
-        """Return the parts of settings whose loss needs more than log-probabilities, or not a server's."""
+        """Return the parts of settings that change the loss, or need more of the policy than log-probabilities."""
         of_loss = {
             f"importance={self.importance!r}": self.importance != "token",
             "tokens": self.tokens is not None,

@@ -17,7 +17,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -32,6 +32,8 @@ from turnwise.config import Config, parse_config
 from turnwise.credit.methods.former import read_former
 from turnwise.credit.options import REMOVED
 from turnwise.rollout.record import FORMAT, check_format, read_table
+from turnwise.rollout.trajectory import Trajectory
+from turnwise.train.traces import as_messages, facts_of, shown
 from turnwise.train.trackers import Tracker
 
 MEND_LINE = "repair or delete it"
@@ -201,6 +203,12 @@ class RunFolder:
             os.fsync(file.fileno())
         for tracker in self.trackers:
             tracker.log(record["step"], {name: value for name, value in record.items() if name != "step"})
+
+    def show(self, step: int, trajectories: Sequence[Trajectory]) -> None:
+        """Show trajectories of a step in the trackers."""
+        for name, one in shown(trajectories).items():
+            for tracker in self.trackers:
+                tracker.trace(step, name, as_messages(one), facts_of(one, step))
 
     def _line(self, record: Mapping[str, Any]) -> str:
         record = {**record, RUN_KEY: run} if (run := run_of(self.path)) else record

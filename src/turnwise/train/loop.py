@@ -117,6 +117,8 @@ def _finish_step(run: Run, step: int, experience: Experience, metrics: dict[str,
     """
     config = run.config
     run.folder.log({"step": step, **metrics})
+    if config.log.traces:
+        run.folder.show(step, experience.trajectories)
     run.display.step(step, config.run.steps, metrics)
     run.complete(step)
     run.empty_steps = 0 if experience.usable else run.empty_steps + 1

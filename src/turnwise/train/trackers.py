@@ -1,4 +1,4 @@
-"""Copy a run's metrics to TensorBoard, Weights & Biases or trackio, through their own libraries.
+"""Copy a run's metrics to TensorBoard, Weights & Biases, trackio or MLflow, through their own libraries.
 
 metrics.jsonl stays the reference.
 """
@@ -6,7 +6,8 @@ metrics.jsonl stays the reference.
 import importlib
 import json
 import secrets
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -14,7 +15,7 @@ from turnwise.base.errors import ConfigError, RunError
 from turnwise.base.files import write_text
 from turnwise.config.sections import LogConfig
 
-INSTALL = {"tensorboard": "tensorboard", "wandb": "wandb", "trackio": "trackio"}
+INSTALL = {"tensorboard": "tensorboard", "wandb": "wandb", "trackio": "trackio", "mlflow": "mlflow"}
 IDENTITY_FILE = "tracker.json"
 """File in the run folder with the identity of the run for Weights & Biases and trackio."""
 
@@ -24,6 +25,10 @@ class Tracker(Protocol):
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Record the metrics of a step."""
+        ...
+
+    def trace(self, step: int, name: str, messages: Sequence[Mapping[str, Any]], told: Mapping[str, Any]) -> None:
+        """Show a trajectory: its name, messages, and what else is known of it."""
         ...
 
     def close(self) -> None:
@@ -37,7 +42,7 @@ def check_trackers(log: LogConfig) -> None:
     Raises:
         ConfigError: A tracker is not installed.
     """
-    asked = {"tensorboard": log.tensorboard, "wandb": log.wandb, "trackio": log.trackio}
+    asked = {name: getattr(log, name) for name in INSTALL}
     for name in (name for name, wanted in asked.items() if wanted):
         try:
             importlib.import_module(name)
@@ -67,6 +72,8 @@ def open_trackers(
         trackers.append(_Wandb(log.wandb, folder, identity(folder, name, seed), config))
     if log.trackio:
         trackers.append(_Trackio(log.trackio, identity(folder, name, seed), config))
+    if log.mlflow:
+        trackers.append(_Mlflow(log.mlflow, identity(folder, name, seed), config))
     return trackers
 
 
@@ -120,6 +127,10 @@ class _TensorBoard:
             self._writer.add_scalar(name, value, step)
         self._writer.flush()
 
+    def trace(self, step: int, name: str, messages: Sequence[Mapping[str, Any]], told: Mapping[str, Any]) -> None:
+        said = [f"**{each['role']}**\n\n    " + each["content"].replace("\n", "\n    ") for each in messages]
+        self._writer.add_text(f"traces/{name}", "\n\n".join([f"`{json.dumps(told)}`", *said]), step)
+
     def close(self) -> None:
         self._writer.close()
 
@@ -147,6 +158,16 @@ class _Wandb:
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         self._run.log({**metrics, "step": step})
 
+    def trace(self, step: int, name: str, messages: Sequence[Mapping[str, Any]], told: Mapping[str, Any]) -> None:
+        from wandb.sdk.data_types import trace_tree  # pyright: ignore[reportMissingImports]
+
+        root = trace_tree.Trace(name, "AGENT", metadata=dict(told), start_time_ms=0, end_time_ms=len(messages))
+        for place in range(0, len(messages), 2):
+            asked, said = ({each["role"]: each["content"]} for each in messages[place : place + 2])
+            times = {"start_time_ms": place, "end_time_ms": place + 2}
+            root.add_child(trace_tree.Trace(f"turn {place // 2 + 1}", "LLM", inputs=asked, outputs=said, **times))
+        self._run.log({f"traces/{name}": trace_tree.WBTraceTree(root._span), "step": step})
+
     def close(self) -> None:
         self._run.finish()
 
@@ -167,5 +188,54 @@ class _Trackio:
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         self._run.log(dict(metrics), step=step)
 
+    def trace(self, step: int, name: str, messages: Sequence[Mapping[str, Any]], told: Mapping[str, Any]) -> None:
+        import trackio  # pyright: ignore[reportMissingImports]
+
+        made = trackio.Trace(messages=[dict(each) for each in messages], metadata=dict(told))
+        self._run.log({f"traces/{name}": made}, step=step)
+
     def close(self) -> None:
         self._run.finish()
+
+
+class _Mlflow:
+    """A resumed run continues in the same place: the run has the id as a tag."""
+
+    def __init__(self, experiment: str, run: Identity, config: Mapping[str, Any]):
+        import mlflow  # pyright: ignore[reportMissingImports]
+
+        self._client: Any = mlflow.MlflowClient()
+        known = self._client.get_experiment_by_name(experiment)
+        self._experiment = known.experiment_id if known else self._client.create_experiment(experiment)
+        found = self._client.search_runs([self._experiment], f"tags.turnwise = '{run.id}'")
+        made = (
+            found[0]
+            if found
+            else self._client.create_run(self._experiment, tags={"turnwise": run.id}, run_name=run.name)
+        )
+        self._id = made.info.run_id
+        self._client.update_run(self._id, status="RUNNING")
+        self._client.log_dict(self._id, dict(config), "config.json")
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        from mlflow.entities import Metric  # pyright: ignore[reportMissingImports]
+
+        now = int(time.time() * 1000)
+        self._client.log_batch(self._id, [Metric(name, value, now, step) for name, value in metrics.items()])
+
+    def trace(self, step: int, name: str, messages: Sequence[Mapping[str, Any]], told: Mapping[str, Any]) -> None:
+        import mlflow  # pyright: ignore[reportMissingImports]
+
+        kept = {key: str(value) for key, value in told.items()}
+        place = {"experiment_id": self._experiment, "metadata": {**kept, "mlflow.sourceRun": self._id}}
+        root = mlflow.start_span_no_context(f"{name} of step {step}", "AGENT", inputs=messages[0], **place)
+        for asked, said in zip(messages[::2], messages[1::2], strict=False):
+            span = mlflow.start_span_no_context("turn", "LLM", parent_span=root, inputs=[dict(asked)])
+            span.end(outputs=dict(said))
+        root.end(outputs=dict(messages[-1]), attributes=dict(told))
+
+    def close(self) -> None:
+        import mlflow  # pyright: ignore[reportMissingImports]
+
+        mlflow.flush_trace_async_logging()
+        self._client.set_terminated(self._id)

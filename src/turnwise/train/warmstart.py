@@ -69,7 +69,7 @@ def warm_policy(
             f"turnwise.environments.suites), or set {other}"
         )
     teaching = cast(CorrectingSuite, suite)
-    remote = config.engine.remote and config.engine.remote()
+    remote = config.engine.remote()
     policy = _new_policy(config.model, config.prompt, config.run.seed, teaching, recorded or [], texts, remote)
     if remote:
         remote.connect(config.engine, policy.max_context)

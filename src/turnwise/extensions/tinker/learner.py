@@ -7,8 +7,8 @@ server clips; else where the policy is now, and the server has nothing left to d
 
 import dataclasses
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from turnwise.objective.gradient import Diverged
 from turnwise.objective.losses import Aggregate
 from turnwise.objective.objective import StepLoss
 from turnwise.objective.policy import OLD
-from turnwise.objective.terms import Pass, Stateless, StepView, TermLoss, as_tensor
+from turnwise.objective.terms import Pass, Stateless, StepView, TermLoss, Unit, as_tensor
 from turnwise.objective.tokens import Sequences
 from turnwise.train.schedule import learning_rate, mini_batches
 from turnwise.train.update import METRICS, Learner, Measured
@@ -30,10 +30,13 @@ from turnwise.train.update import METRICS, Learner, Measured
 class RewardKL(Stateless):
     """KL term as a part of the reward: its gradient is that of the advantage `-weight * (log pi - log pi_ref)`."""
 
-    name, unit, needs = "kl", "sequence", ("ref_logprob_T",)
+    name: ClassVar[str] = "kl"
+    unit: Unit = "sequence"
+    needs: Sequence[str] = ("ref_logprob_T",)
 
     def __init__(self, weight: float, aggregate: Aggregate):
-        self._weight, self._aggregate = weight, aggregate
+        self._weight = weight
+        self._aggregate: Aggregate = aggregate
 
     def prepare(self, step: StepView) -> TermLoss:
         """Fix the weights of the tokens."""

@@ -1,8 +1,7 @@
 """Stand for a model that a server of the Tinker API holds, scores and trains.
 
 What changes the weights is kept in a journal since the last saved state. After any failure a new model is made from
-that state and the journal is played again, so that every change is made once, whatever the server did before it
-failed.
+that state and the journal is played again: every change is made once, whatever the server did before it failed.
 """
 
 import threading

@@ -205,8 +205,9 @@ def _loss(
     if name == "cross_entropy":
         return -(weights * logprobs).sum()
     clip: Any = LOSSES[name]
-    widths = {"clip_low": 1 - config["clip_low_threshold"], "clip_high": config["clip_high_threshold"] - 1}
-    return policy_loss(logprobs, given["logprobs"], given["advantages"], weights, clip=clip, **widths).loss
+    low, high = 1 - config["clip_low_threshold"], config["clip_high_threshold"] - 1
+    given_T = logprobs, given["logprobs"], given["advantages"], weights
+    return policy_loss(*given_T, clip=clip, clip_low=low, clip_high=high).loss
 
 
 def _copy(base: PreTrainedModel, rank: int, seed: int) -> PreTrainedModel:

@@ -54,7 +54,7 @@ class TinkerEngineConfig(EngineConfig, kind="tinker"):
 
     @classmethod
     def remote(cls, told: Mapping[str, Any] | None = None) -> Any:
-        """Make the model that stands for the weights on the server; `told` is what a checkpoint keeps of it."""
+        """Make the model that stands for the weights on the server; see `EngineConfig.remote`."""
         from turnwise.extensions.tinker.model import TinkerModel
 
         return TinkerModel(told)

@@ -13,7 +13,7 @@ import numpy as np
 
 from turnwise.base.errors import ConfigError, DataError, did_you_mean
 from turnwise.base.files import replacing
-from turnwise.config import Config, override_config
+from turnwise.config import override_config
 from turnwise.extensions.gateway.messages import Message
 from turnwise.extensions.gateway.outcome import Outcome
 from turnwise.integrations.logs import tuning
@@ -89,9 +89,8 @@ def export(
     if out.exists():
         raise ConfigError(f"--out: {out} exists, and nothing is overwritten; name another, or remove it")
     if (path / "config.json").is_file():
-        folder, config = RunFolder.open(path)
-        logged = read_run(folder, config, method, step)
-        name, source = method or config.method.label, None
+        logged, name = read_run(path, method, step)
+        source = None
     else:
         if step is not None:
             raise ConfigError(f"--step is for runs, and {path} is a log")
@@ -141,9 +140,8 @@ def add_credit(logged: Sequence[Logged], source: Source, method: str) -> None:
     """
     with tempfile.TemporaryDirectory() as folder:
         run = write_run(list(logged), Path(folder) / "run", source)
-        opened, config = RunFolder.open(run)
         try:
-            credit = _credit(opened, config, method, None)
+            credit = _credit(run, method, None)
         except DataError as error:
             raise DataError(str(error).replace(str(run), str(source.path))) from None
     advantages = [value for step in sorted(credit) for value in credit[step]]
@@ -155,17 +153,22 @@ def add_credit(logged: Sequence[Logged], source: Source, method: str) -> None:
         place += max(1, len(each.responses))
 
 
-def read_run(folder: RunFolder, config: Config, method: str | None, step: int | None) -> list[Logged]:
+def read_run(path: Path, method: str | None = None, step: int | None = None) -> tuple[list[Logged], str]:
     """Read the recorded trajectories of a run, as a log would tell them.
 
+    Returns:
+        The trajectories, and the name of the method that gave them credit.
+
     Raises:
-        RunError: The run has no such step.
+        RunError: There is no such run.
+        ConfigError: It has no such step.
         DataError: A file is damaged, or lacks a column that the method needs.
     """
-    credit = _credit(folder, config, method, step) if method else {}
+    folder, config = RunFolder.open(path)
+    credit = _credit(path, method, step) if method else {}
     steps = recorded_steps(folder)
     if step is not None and step not in steps:
-        raise ConfigError(f"--step {step}: {shlex.quote(str(folder.path))} has the steps {steps[0]} to {steps[-1]}")
+        raise ConfigError(f"--step {step}: {shlex.quote(str(path))} has the steps {steps[0]} to {steps[-1]}")
     found: list[Logged] = []
     for number in steps if step is None else [step]:
         played, columns = read_rollouts(folder.rollouts / f"step-{number:06d}.parquet")
@@ -173,19 +176,19 @@ def read_run(folder: RunFolder, config: Config, method: str | None, step: int | 
         place = 0
         for index, trajectory in enumerate(played):
             end = place + max(1, len(trajectory.turns))
-            name = f"{folder.path.name}-step-{number}-trajectory-{index}"
-            found.append(_logged(trajectory, name, number, config, [] if values is None else list(values[place:end])))
+            name = f"{path.name}-step-{number}-trajectory-{index}"
+            found.append(_logged(trajectory, name, number, [] if values is None else list(values[place:end])))
+            found[-1].model = config.model.name
             place = end
-    return found
+    return found, method or config.method.label
 
 
-def _credit(folder: RunFolder, config: Config, method: str, step: int | None) -> dict[int, np.ndarray]:
+def _credit(path: Path, method: str, step: int | None) -> dict[int, np.ndarray]:
     """Return the advantages of a method for each row of each step; NaN for those without credit."""
-    asked = override_config(config, [f"method={method}"])
+    folder, config = RunFolder.open(path)
+    transform = make_transform(override_config(config, [f"method={method}"]).method)
     found = {}
-    for recorded, trace in replay(
-        folder, make_transform(asked.method), invalid_penalty=config.environment.invalid_penalty, only=step
-    ):
+    for recorded, trace in replay(folder, transform, invalid_penalty=config.environment.invalid_penalty, only=step):
         rows = read_rollouts(folder.rollouts / f"step-{recorded.step:06d}.parquet")[0]
         values = np.full(sum(max(1, len(trajectory.turns)) for trajectory in rows), np.nan)
         values[recorded.row_R] = trace.advantage_R
@@ -193,7 +196,7 @@ def _credit(folder: RunFolder, config: Config, method: str, step: int | None) ->
     return found
 
 
-def _logged(trajectory: Trajectory, name: str, step: int, config: Config, values: Sequence[float]) -> Logged:
+def _logged(trajectory: Trajectory, name: str, step: int, values: Sequence[float]) -> Logged:
     history: list[Message] = []
     whole: list[int] = []
     responses: list[Response] = []
@@ -237,7 +240,6 @@ def _logged(trajectory: Trajectory, name: str, step: int, config: Config, values
         outcome=outcome,
         truncated=trajectory.ended in ("truncated", "context"),
         failure=(trajectory.failure or "").removeprefix("log: ") or None,
-        model=config.model.name,
         step=step,
         id=name,
     )

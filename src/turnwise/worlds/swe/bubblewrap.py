@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from turnwise.base.cache import cache_folder
@@ -71,15 +71,20 @@ class Bubblewrap(Workspace):
         snapshot: Folder of the repository; never written to.
         system: What else commands see.
         limits: What it may use.
+        root: Where commands see the repository.
+        aliases: Further places where they see the scratch folder.
 
     Raises:
         ConfigError: There is no bubblewrap, or the system forbids user namespaces.
     """
 
-    root, scratch = ROOT, SCRATCH
+    scratch = SCRATCH
 
-    def __init__(self, snapshot: Path, system: System, limits: Limits):
+    def __init__(
+        self, snapshot: Path, system: System, limits: Limits, *, root: str = ROOT, aliases: Sequence[str] = ()
+    ):
         super().__init__(limits)
+        self.root, self._aliases = root, tuple(aliases)
         self._place, self._snapshot = _mount_point(), snapshot.resolve()
         if set(",:\\") & set(f"{self._snapshot}{self._place}"):
             raise ConfigError(
@@ -91,8 +96,13 @@ class Bubblewrap(Workspace):
         self._keeper = _keeper(arguments)
         self.close = weakref.finalize(self, _end, self._keeper)
         self._enter = [*_enter(self._keeper.pid), shutil.which("bwrap") or "bwrap"]
+        self.show(system)
+
+    def show(self, system: System) -> None:
+        """Show later commands another system."""
         self._arguments = {
-            read_only: "\0".join(_bubble(system, self._place, read_only)).encode() for read_only in (False, True)
+            read_only: "\0".join(_bubble(system, self._place, self.root, self._aliases, read_only)).encode()
+            for read_only in (False, True)
         }
 
     def _run(self, command: str, stdin: bytes, seconds: float, output_chars: int, read_only: bool) -> Outcome:
@@ -248,7 +258,7 @@ def _enter(pid: int) -> list[str]:
     ]
 
 
-def _bubble(system: System, place: str, read_only: bool) -> list[str]:
+def _bubble(system: System, place: str, root: str, aliases: Sequence[str], read_only: bool) -> list[str]:
     """Make bubblewrap's arguments; all mounts except scratch folder and, unless told so, repository are read-only."""
     command = ["--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"]
     command += ["--cap-drop", "ALL", "--uid", USER_ID, "--gid", USER_ID, "--hostname", "sandbox", "--clearenv"]
@@ -263,12 +273,13 @@ def _bubble(system: System, place: str, read_only: bool) -> list[str]:
             command += ["--ro-bind", name, name]
     command += ["--ro-bind", f"{place}/passwd", "/etc/passwd", "--proc", "/proc", "--dev", "/dev"]
     command += ["--dev-bind", "/dev/full", "/dev/zero"]  # reads alike, and cannot be mapped as memory that none counts
-    command += ["--ro-bind" if read_only else "--bind", f"{place}/merged", ROOT, "--bind", f"{place}/scratch", SCRATCH]
-    command += ["--bind", f"{place}/scratch", "/tmp", "--bind", f"{place}/scratch", "/dev/shm"]
+    command += ["--ro-bind" if read_only else "--bind", f"{place}/merged", root]
+    for name in (SCRATCH, "/tmp", "/dev/shm", *aliases):
+        command += ["--bind", f"{place}/scratch", name]
     for name in system.covered:
         command += ["--size", "4096", "--tmpfs", name, "--remount-ro", name]
     # also /proc: the kernel lets a process that is root outside write most of /proc/sys, whatever its capabilities
-    return [*command, "--remount-ro", "/proc", "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", ROOT]
+    return [*command, "--remount-ro", "/proc", "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", root]
 
 
 def _written(upper: Path, snapshot: Path, most: int) -> Iterator[tuple[str, bytes | None]]:

@@ -43,7 +43,9 @@ class Serving:
 
     def __init__(self, policy: Policy, folder: Path, *, full: bool = True):
         self._policy, self._folder, self._full = policy, folder, full
-        self._port = 0
+        self._port, self.url = 0, ""
+        self._ended: asyncio.Event
+        self._http: Any
         self.watch: Callable[[str, Request], Any] = lambda name, request: None
         self.start()
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.tinker.serving import UNAVAILABLE, Serving, new_policy, recipe, serving
+from tests.tinker_api.serving import UNAVAILABLE, Serving, new_policy, recipe, serving
 from turnwise.base.errors import ConfigError, EngineFault, EngineLost
 from turnwise.credit.methods.build import build_method
 from turnwise.engines.base import Sampling
@@ -180,6 +180,7 @@ def test_a_response_ends_with_its_stop_token_or_text(tmp_path: Path):
         second = free.token_ids[1]
         (stopped,) = generate(engine, [[5, 6, 2]], Sampling(max_new_tokens=4, seed=3, stop_ids=(second,)))
         text = new_policy(config).tokenizer.decode([second])
+        assert isinstance(text, str)
         (cut,) = generate(engine, [[5, 6, 2]], Sampling(max_new_tokens=4, seed=3, stop=(text,)))
     end = free.token_ids.index(second) + 1
     assert free.truncated

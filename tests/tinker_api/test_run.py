@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.combinations.table import BASE, FEATURES, WITH, merged
-from tests.tinker.serving import recipe, serving
+from tests.tinker_api.serving import recipe, serving
 from tests.toys import small_config
 from turnwise.base.errors import ConfigError, TurnwiseError
 from turnwise.config import Config, parse_config
@@ -137,8 +137,7 @@ REFUSED = {
     "hindsight": r"the probabilities of other texts",
     "entropy_rule": r"update.entropy needs another gradient",
     "passes": r"update.passes.name='seeupo' makes a pass with them",
-    "token_rule": r"engine.loss='named' takes a loss of the server, and update.tokens changes it; "
-    r"set engine.loss=gradient",
+    "token_rule": r"takes a loss of the server, and update.tokens changes it; set engine.loss=gradient",
     "preference": r"set engine.loss=gradient",
     "terms": r"set engine.loss=gradient",
     "aem": r"tells no entropies, and method 'grpo \+ aem' reads them; .* set engine.entropy=sampled, an estimate",

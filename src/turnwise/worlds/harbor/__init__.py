@@ -1,0 +1,1 @@
+"""Task folders of Harbor (Terminal-Bench), in bubblewrap."""

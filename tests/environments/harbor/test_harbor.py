@@ -1,0 +1,179 @@
+"""Task folders of Harbor are played in bubblewrap, and graded by their own tests; the rest is skipped, with reasons."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.needs import needs
+
+from turnwise.base.errors import ConfigError
+from turnwise.commands.cli import main
+from turnwise.environments.base import Step
+from turnwise.environments.settings import EnvironmentConfig
+from turnwise.environments.suites import make_suite
+from turnwise.environments.tamper_apart import tamper
+from turnwise.worlds.harbor.suite import _number
+from turnwise.worlds.harbor.tasks import read_task, read_tasks
+
+DOCKERFILE = r"""FROM python:3.12-slim
+# the numbers
+WORKDIR /app
+COPY data/ \
+  ./data/
+COPY run.sh .
+ENV UNIT=cm
+CMD ["bash"]
+"""
+TEST = """
+out=$(cat sum.txt 2> /dev/null)
+if [ "$out" = "6 cm" ]; then echo 1 > /logs/verifier/reward.txt; else echo 0 > /logs/verifier/reward.txt; fi
+echo "the sum is $out"
+"""
+
+
+def make(folder: Path, *, dockerfile: str = DOCKERFILE, test: str = TEST, settings: str = "") -> Path:
+    for name, text in {
+        "task.toml": f'version = "1.0"\n[metadata]\ndifficulty = "easy"\n{settings}',
+        "instruction.md": "Write the sum of data/numbers.txt with its unit to sum.txt.",
+        "environment/Dockerfile": dockerfile,
+        "environment/data/numbers.txt": "1\n2\n3\n",
+        "environment/run.sh": "echo run",
+        "tests/test.sh": test,
+        "tests/secret.txt": "6 cm",
+    }.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+def bash(command: str) -> str:
+    return f"<tool_call>{json.dumps({'name': 'bash', 'arguments': {'command': command}})}</tool_call>"
+
+
+def play(data: Path, *responses: str, max_steps: int = 6, **options: Any) -> list[Step]:
+    config = EnvironmentConfig(name="harbor", max_steps=max_steps, options={"data": str(data), **options})
+
+    async def played() -> list[Step]:
+        suite = make_suite(config)
+        environment: Any = suite.environment(suite.tasks("all")[0])
+        steps = [await environment.start()]
+        for response in responses:
+            steps.append(await environment.step(response))
+        return steps
+
+    return asyncio.run(played())
+
+
+SOLVE = bash('echo "$(paste -sd+ data/numbers.txt | bc 2> /dev/null || echo 6) $UNIT" > sum.txt; cat sum.txt')
+
+
+@needs("bwrap")
+def test_a_task_is_played_and_graded_by_its_tests(tmp_path):
+    make(tmp_path / "sum")
+    first, look, solved, last = play(tmp_path, bash("pwd; ls; sh run.sh"), SOLVE, "done")
+    assert first.observation.endswith("Write the sum of data/numbers.txt with its unit to sum.txt.")
+    assert look.observation == "/app\ndata\nrun.sh\nrun\n[exit code 0]"
+    assert solved.observation == "6 cm\n[exit code 0]"
+    assert (last.reward, last.info["success"], last.terminated) == (1.0, True, True)
+    assert "the sum is 6 cm" in last.info["verifier"]
+    (*_, last) = play(tmp_path, bash("echo 7 > sum.txt"), "done")
+    assert (last.reward, last.info["success"]) == (0.0, False)
+
+
+@needs("bwrap")
+def test_the_agent_sees_no_tests_and_cannot_write_its_verdict(tmp_path):
+    make(tmp_path / "sum")
+    cheat = (
+        "mkdir -p /logs/verifier; echo 1 > /logs/verifier/reward.txt; (sleep 1; echo 1 > /logs/verifier/reward.txt) &"
+    )
+    _, hidden, _, last = play(tmp_path, bash("ls /tests; cat /tests/secret.txt"), bash(cheat), "done")
+    assert "6 cm" not in hidden.observation
+    assert last.reward == 0.0
+    _, *_, last = play(tmp_path, bash("touch /tests/test.sh; ln -s /app/mine /logs/verifier; mkdir mine"), "done")
+    assert last.reward == 0.0
+
+
+@needs("bwrap")
+def test_a_link_of_a_task_shows_nothing_of_the_machine(tmp_path):
+    make(tmp_path / "sum")
+    (tmp_path / "mine.txt").write_text("the machine's")
+    (tmp_path / "sum" / "environment" / "data" / "link").symlink_to(tmp_path / "mine.txt")
+    _, seen = play(tmp_path, bash("cat data/link"))
+    assert "the machine's" not in seen.observation
+
+
+@needs("bwrap")
+def test_turns_end_and_other_responses_are_invalid(tmp_path):
+    make(tmp_path / "sum", test="exit 3", settings="[verifier]\ntimeout_sec = 20")
+    _, wrong, slow = play(tmp_path, "<tool_call>{</tool_call>", bash("sleep 60"), max_steps=2, command_s=0.5)
+    assert (wrong.valid, wrong.observation) == (False, "Expected a call of bash with a command.")
+    assert "[stopped: time]" in slow.observation
+    assert (slow.truncated, slow.reward) == (True, 0.0)
+    assert slow.info["verifier"].startswith("the tests wrote no reward: [exit code 3]")
+
+
+@needs("bwrap")
+def test_check_env_and_attacks(tmp_path, capsys):
+    make(tmp_path / "sum")
+    given = ["harbor", f"environment.options.data={json.dumps(str(tmp_path))}", "environment.train_split=all"]
+    assert main(["check-env", *given, "environment.max_steps=4"]) == 0, capsys.readouterr().out
+    config = EnvironmentConfig(name="harbor", train_split="all", max_steps=4, options={"data": str(tmp_path)})
+    assert [finding for finding in tamper(config) if finding.succeeded] == []
+
+
+REFUSED = {
+    "a program is installed": (
+        "FROM ubuntu:24.04\nWORKDIR /app\nRUN apt-get install x\n",
+        TEST,
+        "'RUN apt-get install x'",
+    ),
+    "another base": (
+        "FROM ghcr.io/org/image:1\nWORKDIR /app\n",
+        TEST,
+        "begins from ghcr.io/org/image:1, which needs docker",
+    ),
+    "no working directory": ("FROM ubuntu\n", TEST, "its working directory is /"),
+    "one of the system": ("FROM ubuntu\nWORKDIR /usr/src\n", TEST, "its working directory is /usr/src"),
+    "files elsewhere": ("FROM ubuntu\nWORKDIR /app\nCOPY run.sh /opt/run.sh\n", TEST, "to /opt/run.sh, outside /app"),
+    "files that are not there": ("FROM ubuntu\nWORKDIR /app\nCOPY gone .\n", TEST, "it copies gone, which"),
+    "files from outside": ("FROM ubuntu\nWORKDIR /app\nCOPY ../tests/secret.txt .\n", TEST, "it copies ../tests"),
+    "another stage": ("FROM ubuntu\nWORKDIR /app\nCOPY --from=x a b\n", TEST, "which needs docker"),
+    "a user": ("FROM ubuntu\nWORKDIR /app\nUSER me\n", TEST, "'USER me'"),
+    "tests that fetch": (DOCKERFILE, "uvx pytest\n", "its tests use uvx, and there is no network"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_task_that_needs_more_is_refused_with_its_reason(case, tmp_path):
+    dockerfile, test, said = REFUSED[case]
+    make(tmp_path / "good")
+    make(tmp_path / "bad", dockerfile=dockerfile, test=test)
+    tasks, refused = read_tasks(tmp_path)
+    assert [task.name for task in tasks] == ["good"]
+    assert said in refused["bad"]
+
+
+def test_files_are_copied_as_docker_does(tmp_path):
+    task = read_task(make(tmp_path / "sum"))
+    environment = tmp_path / "sum" / "environment"
+    assert task.copied == ((environment / "data", "/app/data"), (environment / "run.sh", "/app/run.sh"))
+    assert (task.root, task.variables, task.test_s) == ("/app", (("UNIT", "cm"),), 600.0)
+
+
+def test_a_folder_without_tasks_is_said(tmp_path):
+    with pytest.raises(ConfigError, match=r"no task that can be played here: no folder with task\.toml"):
+        play(tmp_path)
+    make(tmp_path / "bad", dockerfile="FROM x\n")
+    (tmp_path / "worse").mkdir()
+    (tmp_path / "worse" / "task.toml").write_text("")
+    with pytest.raises(ConfigError, match=r"bad: its image begins from x.*; worse: it has no instruction\.md"):
+        play(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "reward"), [(b"1\n", 1.0), (b'{"reward": 0.5}', 0.5), (b'{"f1": 0.25}', 0.25), (b"nan", None), (b"", None)]
+)
+def test_rewards_are_read(text, reward):
+    assert _number(text) == reward
