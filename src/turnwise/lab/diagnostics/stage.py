@@ -33,7 +33,7 @@ from turnwise.objective.prober import Prober
 from turnwise.objective.scorer import Scorer
 from turnwise.objective.tokens import Sequences
 from turnwise.objective.values import ValueTerm
-from turnwise.rollout.collectors import Independent, make_collector
+from turnwise.rollout.collectors import Independent, make_collector, make_request
 from turnwise.rollout.groups import OnTurn
 from turnwise.rollout.plays import play_starts, play_tasks
 from turnwise.rollout.starts import Start
@@ -172,7 +172,7 @@ class Stage:
 
     def play(self, starts: Sequence[Start], *, seed: int) -> list[Trajectory]:
         """Play one trajectory per start."""
-        return play_starts(self.models, starts, self.environments, self.config.rollout, seed=seed)
+        return play_starts(starts, make_request(self.models, self.environments, self.config.rollout, seed=seed))
 
     def measure(
         self,
