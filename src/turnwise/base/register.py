@@ -136,6 +136,9 @@ SELECTORS = Register({"epochs": "rollout.selection:Epochs", "vade": "extensions.
 TAKES = Register({"complete": "rollout.take:WholeGroups", "played": "extensions.played.take:PlayedTokens"})
 """What steps learn from, by the name that `rollout.step_budget.learn` takes."""
 
+METER = "extensions.step_budget.line:Meter"
+"""Divides the budget of `rollout.step_budget` among the trajectories in flight."""
+
 COLLECTORS = Register(
     {
         "independent": "rollout.collectors:Independent",

@@ -20,11 +20,11 @@ from turnwise.base.streams import Stream
 from turnwise.engines.models import Models
 from turnwise.environments.base import Step, Task
 from turnwise.environments.hosts import Environments
+from turnwise.extensions.branching.copies import Copies, forkable
 from turnwise.extensions.continuations.settings import ContinuationsConfig
 from turnwise.rollout.collect import play
 from turnwise.rollout.collectors import make_request
 from turnwise.rollout.context import make_context
-from turnwise.rollout.copies import Copies, forkable
 from turnwise.rollout.failures import placed_failure
 from turnwise.rollout.groups import OnTurn
 from turnwise.rollout.metrics import env_steps
