@@ -24,6 +24,7 @@ from turnwise.objective.gradient import Budget
 from turnwise.objective.prober import Prober
 from turnwise.objective.scorer import Scorer
 from turnwise.objective.tokens import Sequences
+from turnwise.rollout.agents import Request
 from turnwise.rollout.collect import play
 from turnwise.rollout.starts import make_starts
 
@@ -53,9 +54,8 @@ def main(kind: str) -> None:
         starts = make_starts(suite.tasks("train")[:groups], group_size)
         environments = InProcessEnvironments(suite.environment)
         begun = time.process_time()
-        trajectories = blocking(
-            play(engine, starts, environments, policy.format, sampling=sampling, max_context=policy.max_context)
-        )
+        how = {"environments": environments, "fmt": policy.format, "max_context": policy.max_context}
+        trajectories = blocking(play(starts, Request(engine=engine, sampling=sampling, **how)))
         rollout = time.process_time() - begun
         for trajectory in trajectories:
             trajectory.info |= GOLD

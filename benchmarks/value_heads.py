@@ -27,6 +27,7 @@ from turnwise.objective.gradient import Budget
 from turnwise.objective.scorer import Scorer
 from turnwise.objective.tokens import Sequences
 from turnwise.objective.values import ValueTerm
+from turnwise.rollout.agents import Request
 from turnwise.rollout.collect import play
 from turnwise.rollout.starts import make_starts
 from turnwise.train.update import Learner, Measured
@@ -44,8 +45,8 @@ def main() -> None:
     sampling = Sampling(max_new_tokens=10, stop_ids=(policy.format.stop_id,), temperature=1.0, seed=0)
     environments = InProcessEnvironments(suite.environment)
     starts = make_starts(suite.tasks("train")[:8], 8)
-    played = play(LocalEngine(policy.model), starts, environments, policy.format, sampling=sampling, max_context=1024)
-    trajectories = blocking(played)
+    how = {"environments": environments, "fmt": policy.format, "sampling": sampling, "max_context": 1024}
+    trajectories = blocking(play(starts, Request(engine=LocalEngine(policy.model), **how)))
     sequences = Sequences.from_trajectories(trajectories)
     optimizer = torch.optim.AdamW(policy.model.parameters(), lr=1e-5)
 

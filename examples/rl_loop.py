@@ -29,6 +29,7 @@ from turnwise.models.tiny import tiny_policy
 from turnwise.objective.losses import policy_loss, token_weights
 from turnwise.objective.terms import as_tensor
 from turnwise.objective.tokens import Sequences, generated_logprobs, score
+from turnwise.rollout.agents import Request
 from turnwise.rollout.collect import play
 from turnwise.rollout.starts import make_starts
 from turnwise.train.demonstrate import Teaching, demonstrations
@@ -69,9 +70,8 @@ def play_groups(engine: LocalEngine, tasks: Sequence, group_size: int, seed: int
     """Play each task `group_size` times; a trajectory alternates between engine and environment at its own pace."""
     sampling = Sampling(max_new_tokens=4, stop_ids=(policy.format.stop_id,), seed=seed)
     starts = make_starts(tasks, group_size, suite.task_name)
-    played = blocking(
-        play(engine, starts, environments, policy.format, sampling=sampling, max_context=policy.max_context)
-    )
+    how = {"environments": environments, "fmt": policy.format, "max_context": policy.max_context}
+    played = blocking(play(starts, Request(engine=engine, sampling=sampling, **how)))
     return [trajectory for trajectory in played if trajectory.usable]  # without those whose environment failed
 
 

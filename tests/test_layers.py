@@ -183,6 +183,13 @@ def test_no_file_is_longer_than_400_lines(path):
     assert len(FILES[path].read_text().splitlines()) <= 400
 
 
+def test_the_core_of_rollouts_is_small():
+    """What one extension needs goes to that extension."""
+    assert (
+        sum(len(file.read_text().splitlines()) for path, file in FILES.items() if path.startswith("rollout/")) <= 3000
+    )
+
+
 def fresh(statement: str) -> str:
     done = subprocess.run([sys.executable, "-c", statement], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

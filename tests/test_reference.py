@@ -85,9 +85,8 @@ def test_every_setting_is_explained(name, field):
         assert "`judge.engine` has the keys of [`engine`](../reference/settings.md#engine)." in EXPLAINED
         name = name.removeprefix("judge.")
     found = re.findall(rf"^### `{re.escape(name)}`\n\n\*[^*]+\*\n\n(.+)$", EXPLAINED, re.MULTILINE)
-    assert len(found) == 1, f"no page explains {name}, or two do"
-    entry = [name, found[0]]
-    assert entry[1].split()[0] == field.description.split()[0]
+    assert len(found) == sum(other == name for other, _ in SETTINGS), f"no page explains {name}, or two do"
+    assert field.description.split()[0] in {text.split()[0] for text in found}
 
 
 def test_defaults_and_bounds_of_settings_are_what_a_recipe_would_say():

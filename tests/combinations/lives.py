@@ -75,7 +75,8 @@ def outcome(features: list[str], folder: Path) -> str:
         return f"does not resume ({status}): {told.read_text() if told.exists() else ''}"
     left = trained if TIMED & {*features} else whole
     expected, found = (left(each.run_folder.parent, each.run.name) for each in runs)
-    timed = "lag" in features or {"workers", "order_finished"} <= {*features}  # which is done first, workers decide
+    # which is done first, workers decide: of four whole runs of that row of the array, two had other tasks
+    timed = "lag" in features or {"workers", "order_finished"} <= {*features}
     skipped = {"tasks"} if timed and CHOOSES & {*features} else set()
     return ", ".join(name for name in expected if found[name] != expected[name] and name not in skipped)
 

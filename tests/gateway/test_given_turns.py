@@ -20,7 +20,7 @@ from turnwise.extensions.gateway.errors import BadRequest
 from turnwise.extensions.gateway.outcome import Outcome
 from turnwise.extensions.gateway.session import Session
 from turnwise.extensions.gateway.settings import HarnessConfig
-from turnwise.rollout.collectors import make_collector
+from turnwise.rollout.collectors import make_collector, make_request
 from turnwise.rollout.metrics import rollout_metrics
 from turnwise.rollout.plays import play_starts, play_tasks
 from turnwise.rollout.settings import RolloutConfig
@@ -59,7 +59,7 @@ def test_a_fork_of_a_harness_is_that_of_its_environment(token):
             for each in played
             for turn in range(len(each.turns))
         ]
-        forked.append(play_starts(MODELS, starts, environments, ROLLOUT, seed=3))
+        forked.append(play_starts(starts, make_request(MODELS, environments, ROLLOUT, seed=3)))
         for start, trajectory in zip(starts, forked[-1], strict=True):
             assert trajectory.failure is None
             assert trajectory.shared == len(start.turns)
@@ -104,7 +104,7 @@ def test_a_fork_of_another_task_is_refused_at_its_first_message():
     for environments in (NATIVE, harness()):
         played = games(environments)[0]
         for turn in (0, 1):
-            (other,) = play_starts(MODELS, [fork(played, turn, TASKS[2])], environments, ROLLOUT, seed=0)
+            (other,) = play_starts([fork(played, turn, TASKS[2])], make_request(MODELS, environments, ROLLOUT, seed=0))
             assert "the replay " in (other.failure or ""), turn
 
 
@@ -149,7 +149,8 @@ def test_a_replay_that_diverges_fails_with_the_turn_and_the_first_difference_and
     collector = make_collector(RolloutConfig(group_size=1, max_new_tokens=6), environments, str)
     (first,) = play_tasks(collector, MODELS, [0], seed=0)
     assert first.failure is None
-    (again,) = play_starts(MODELS, [fork(first, 2 if name[0] == "g" else 1, 0)], environments, ROLLOUT, seed=1)
+    begin = fork(first, 2 if name[0] == "g" else 1, 0)
+    (again,) = play_starts([begin], make_request(MODELS, environments, ROLLOUT, seed=1))
     with pytest.raises(AssertionError, match=cause):
         raise AssertionError(again.failure)
     assert not again.usable
@@ -160,7 +161,7 @@ def test_a_harness_that_catches_the_refusal_and_reports_a_reward_fails_all_the_s
     environments = harness("tests.gateway.test_given_turns:lie_after_a_refusal")
     collector = make_collector(RolloutConfig(group_size=1, max_new_tokens=6), environments, str)
     (first,) = play_tasks(collector, MODELS, [0], seed=0)
-    (again,) = play_starts(MODELS, [fork(first, 1, 0)], environments, ROLLOUT, seed=1)
+    (again,) = play_starts([fork(first, 1, 0)], make_request(MODELS, environments, ROLLOUT, seed=1))
     assert again.failure is not None
     assert again.reward == first.turns[0].reward == 0
 
@@ -181,7 +182,7 @@ def test_a_replay_that_ends_where_it_had_gone_on_fails_and_leaves_the_shared_tur
     environments = harness("tests.gateway.test_given_turns:give_up_the_second_time")
     collector = make_collector(RolloutConfig(group_size=1, max_new_tokens=6), environments, str)
     (first,) = play_tasks(collector, MODELS, [0], seed=0)
-    (again,) = play_starts(MODELS, [fork(first, 1, 0)], environments, ROLLOUT, seed=1)
+    (again,) = play_starts([fork(first, 1, 0)], make_request(MODELS, environments, ROLLOUT, seed=1))
     assert again.failure == "harness: the replay diverged before turn 2: it ended, where it had gone on before"
     assert [turn.reward for turn in first.turns] == [0, 0, 1]
 
@@ -190,7 +191,7 @@ def test_the_prompt_of_the_first_response_that_is_generated_must_be_as_before_to
     environments = harness("tests.gateway.test_given_turns:keep_a_diary")
     collector = make_collector(RolloutConfig(group_size=1, max_new_tokens=6), environments, str)
     (first,) = play_tasks(collector, MODELS, [0], seed=0)
-    (again,) = play_starts(MODELS, [fork(first, 0, 0)], environments, ROLLOUT, seed=1)
+    (again,) = play_starts([fork(first, 0, 0)], make_request(MODELS, environments, ROLLOUT, seed=1))
     assert "the replay diverged before turn 1: its prompt differs from token " in (again.failure or "")
 
 
@@ -210,7 +211,7 @@ def test_an_agent_that_asks_for_several_responses_at_once_is_forked_between_them
     assert len(first.turns) == 6
     starts = [fork(first, turn, 0, token) for turn in range(6) if len(first.turns[turn].response_ids) > token]
     assert len(starts) > 2
-    for again in play_starts(MODELS, starts, environments, ROLLOUT, seed=1):
+    for again in play_starts(starts, make_request(MODELS, environments, ROLLOUT, seed=1)):
         assert (again.failure, len(again.turns)) == (None, 6)
         assert [turn.fresh for turn in again.turns[:3]] == [turn.fresh for turn in first.turns[:3]]
         assert [turn.begun for turn in again.turns] == [token * (place == again.shared) for place in range(6)]

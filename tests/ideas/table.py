@@ -153,7 +153,7 @@ IDEAS: dict[str, Idea] = {
     ),
     "copies of environments": Idea(
         "trees/test_copies.py::test_no_step_is_played_twice_and_the_trees_are_those_of_replays",
-        {"turnwise.rollout.copies:Copies.fork": no_copy},
+        {"turnwise.extensions.branching.copies:Copies.fork": no_copy},
     ),
     "collector arrol": Idea(
         "rollout/test_pruning.py::test_half_of_each_group_ends_after_its_first_tokens",
@@ -253,12 +253,12 @@ IDEAS: dict[str, Idea] = {
     ),
     "step budget": Idea(
         "train/test_step_budget.py::test_a_run_learns_from_the_tasks_of_one_without_a_budget_in_steps_of_equal_size",
-        {"turnwise.rollout.line:Budget.spend": without_end},
+        {"turnwise.extensions.step_budget.line:Budget.spend": without_end},
         "frozen-lake-tiny-step-budget",
     ),
     "step budget whose played tokens are learned": Idea(
         "train/test_windows.py::test_each_token_is_in_the_loss_once_in_the_step_that_played_it",
-        {"turnwise.rollout.line:Budget.spend": without_end},
+        {"turnwise.extensions.step_budget.line:Budget.spend": without_end},
         "frozen-lake-tiny-t-ppo",
     ),
     "lag": Idea(

@@ -26,6 +26,7 @@ from turnwise.environments.hosts import InProcessEnvironments
 from turnwise.models.policy import Policy
 from turnwise.objective.losses import policy_loss
 from turnwise.objective.tokens import generated_logprobs, score
+from turnwise.rollout.agents import Request
 from turnwise.rollout.collect import play
 from turnwise.rollout.starts import make_starts
 from turnwise.rollout.trajectory import Trajectory
@@ -78,15 +79,14 @@ def experience() -> tuple[Policy, Policy, Policy, list[Trajectory], np.ndarray]:
 def _experience() -> tuple[Policy, Policy, Policy, list[Trajectory], np.ndarray]:
     policy = make_policy()
     old = moved(policy, 0.02, 1)
-    played = play(
-        LocalEngine(old.model),
-        make_starts([(0, 1), (1, 4), (2, 2), (3, 3)], 4),
-        InProcessEnvironments(lambda task: Colors(task[0], turns=task[1])),
-        old.format,
+    request = Request(
+        engine=LocalEngine(old.model),
+        environments=InProcessEnvironments(lambda task: Colors(task[0], turns=task[1])),
+        fmt=old.format,
         sampling=Sampling(max_new_tokens=4, stop_ids=(old.format.stop_id,), temperature=0.8, seed=3),
         max_context=64,
     )
-    trajectories = blocking(played)
+    trajectories = blocking(play(make_starts([(0, 1), (1, 4), (2, 2), (3, 3)], 4), request))
     advantage_R = np.random.default_rng(0).normal(0.5, 1.0, sum(len(t.turns) for t in trajectories))
     starts = np.cumsum([0, *(len(t.turns) for t in trajectories)])
     for number in (0, 6, 13):

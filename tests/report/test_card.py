@@ -127,6 +127,7 @@ def test_a_card_says_where_base_comes_from(opened, page_url):
 
 def test_the_legend_and_the_tooltips_explain_the_four_numbers(opened):
     page = opened("#run=aem&step=1&rollout=4")
+    page.page.click(".legend summary")
     assert texts(page, ".meaning dt") == ["H", ALPHA, "base", "A"]
     meaning = texts(page, ".meaning dd")
     titles = page.page.eval_on_selector_all(".turn.here .credit div", "all => all.map((one) => one.title)")
@@ -137,7 +138,7 @@ def test_the_legend_and_the_tooltips_explain_the_four_numbers(opened):
 def test_a_group_without_contrast_says_so_and_does_not_open_first(opened, page_url):
     page = opened()
     assert page.page.evaluate("[location.hash, scrollY, document.activeElement.tagName]") == ["", 0, "BODY"]
-    assert "step 1, group 1" in page.text(".group-head")
+    assert "step 2, group 1" in page.text(".group-head")
     assert page.page.locator(".no-contrast").count() == 0
     assert page.page.locator("#table .tabulator-row.open").count() == 1
     page = opened("#run=aem&step=1&rollout=0")
@@ -156,7 +157,7 @@ def test_another_run_opens_its_own_first_group(opened):
     assert page.page.evaluate("[location.hash, turnwise.place.run === turnwise.run().name]") == ["#run=mix", True]
     page = opened("#run=aem&step=2&rollout=4")
     page.page.select_option("#run", label="mix")
-    page.page.wait_for_function("location.hash.startsWith('#run=mix&step=1')")
+    page.page.wait_for_function("location.hash.startsWith('#run=mix&step=2')")
 
 
 def test_without_any_contrast_the_first_group_opens(opened, tmp_path):

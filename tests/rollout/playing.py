@@ -9,6 +9,7 @@ from turnwise.base.blocking import blocking
 from turnwise.engines.base import Sampling
 from turnwise.environments.hosts import InProcessEnvironments
 from turnwise.models.policy import Policy
+from turnwise.rollout.agents import Request
 from turnwise.rollout.collect import play as play_starts
 from turnwise.rollout.starts import make_starts
 from turnwise.rollout.trajectory import Trajectory
@@ -27,17 +28,8 @@ def play(
 ) -> list[Trajectory]:
     sampling = Sampling(max_new_tokens=3, stop_ids=(STOP,), seed=seed)
     environments = environment if isinstance(environment, InProcessEnvironments) else InProcessEnvironments(environment)
-    return blocking(
-        play_starts(
-            engine,
-            make_starts(tasks, group_size, task_name),
-            environments,
-            FORMAT,
-            sampling=sampling,
-            max_context=max_context,
-            **more,
-        )
-    )
+    how = {"environments": environments, "fmt": FORMAT, "sampling": sampling, "max_context": max_context, **more}
+    return blocking(play_starts(make_starts(tasks, group_size, task_name), Request(engine=engine, **how)))
 
 
 def always(text: str = "red") -> ScriptedEngine:

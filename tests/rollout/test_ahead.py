@@ -21,6 +21,7 @@ from turnwise.engines.local import LocalEngine
 from turnwise.environments.base import Step
 from turnwise.environments.hosts import InProcessEnvironments
 from turnwise.objective.tokens import Sequences, score
+from turnwise.rollout.agents import Request
 from turnwise.rollout.collect import play
 from turnwise.rollout.gate import Gate, OwnConversations, OwnEnvironments, VisitedEngine
 from turnwise.rollout.starts import make_starts
@@ -55,15 +56,14 @@ def player(loop: ThreadLoop, engine, make: Any = Colors, policy=POLICY) -> Any:
     threads = ThreadPoolExecutor(4)
 
     def start(tasks: list) -> Callable[[], list[Trajectory]]:
-        work = play(
-            OwnConversations(gate),
-            make_starts(tasks, 2),
-            OwnEnvironments(environments),
-            policy.format,
+        request = Request(
+            engine=OwnConversations(gate),
+            environments=OwnEnvironments(environments),
+            fmt=policy.format,
             sampling=SAMPLING,
             max_context=policy.max_context,
         )
-        return threads.submit(loop.run, work).result
+        return threads.submit(loop.run, play(make_starts(tasks, 2), request)).result
 
     start.engine, start.threads = outside, threads  # type: ignore[attr-defined]
     return start

@@ -13,6 +13,7 @@ from turnwise.engines.base import Sampling
 from turnwise.engines.local import LocalEngine
 from turnwise.environments.base import Step
 from turnwise.environments.hosts import InProcessEnvironments
+from turnwise.rollout.agents import Request
 from turnwise.rollout.collect import play as play_starts
 from turnwise.rollout.metrics import rollout_metrics
 from turnwise.rollout.starts import make_starts
@@ -212,12 +213,14 @@ def test_cancelling_a_collection_cleans_up_everything():
     async def scenario() -> None:
         collection = asyncio.ensure_future(
             play_starts(
-                engine,
                 make_starts([0, 1], 2),
-                environments,
-                FORMAT,
-                sampling=Sampling(max_new_tokens=3),
-                max_context=64,
+                Request(
+                    engine=engine,
+                    environments=environments,
+                    fmt=FORMAT,
+                    sampling=Sampling(max_new_tokens=3),
+                    max_context=64,
+                ),
             )
         )
         while began.count(1) < 4:  # both have taken a first step, and hang in the second

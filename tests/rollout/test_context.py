@@ -18,6 +18,7 @@ from turnwise.models.policy import Policy
 from turnwise.models.pretrained import pretrained_policy
 from turnwise.models.settings import ModelConfig, PromptConfig
 from turnwise.objective.tokens import Sequences, score
+from turnwise.rollout.agents import Request
 from turnwise.rollout.collect import play as play_starts
 from turnwise.rollout.context import Append, Window, make_context
 from turnwise.rollout.starts import make_starts
@@ -54,13 +55,15 @@ def play(policy, *, window=None, seed=0, engine=None, temperature=1.0):
     sampling = Sampling(max_new_tokens=5, stop_ids=(policy.format.stop_id,), temperature=temperature, seed=seed)
     return asyncio.run(
         play_starts(
-            engine or LocalEngine(policy.model),
             make_starts([0, 1, 2], 3),
-            InProcessEnvironments(Long),
-            policy.format,
-            sampling=sampling,
-            max_context=policy.max_context,
-            window=window,
+            Request(
+                engine=engine or LocalEngine(policy.model),
+                environments=InProcessEnvironments(Long),
+                fmt=policy.format,
+                sampling=sampling,
+                max_context=policy.max_context,
+                window=window,
+            ),
         )
     )
 

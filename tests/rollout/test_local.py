@@ -10,7 +10,7 @@ from turnwise.base.errors import EngineFault
 from turnwise.engines import local
 from turnwise.engines.base import Sampling
 from turnwise.engines.local import LocalEngine
-from turnwise.rollout.line import Line
+from turnwise.extensions.step_budget.line import Line
 
 
 class Conversations:

@@ -1,5 +1,7 @@
 """Forks: shared turns are replayed, the engine is not asked for them, a difference costs its own branch only."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from tests.rollout.moody import Long, Moody
@@ -12,6 +14,7 @@ from turnwise.engines.base import Sampling
 from turnwise.engines.local import LocalEngine
 from turnwise.environments.hosts import Environments, InProcessEnvironments
 from turnwise.environments.workers import WorkerEnvironments
+from turnwise.rollout.agents import Request
 from turnwise.rollout.collect import play
 from turnwise.rollout.starts import fork
 
@@ -19,9 +22,8 @@ from turnwise.rollout.starts import fork
 def play_forks(starts, environments: Environments, *, engine=None, window=None, seed=7):
     sampling = Sampling(max_new_tokens=3, stop_ids=(STOP,), seed=seed)
     engine = engine or LocalEngine(POLICY.model)
-    return blocking(
-        play(engine, starts, environments, FORMAT, sampling=sampling, max_context=POLICY.max_context, window=window)
-    )
+    how: Any = {"fmt": FORMAT, "sampling": sampling, "max_context": POLICY.max_context, "window": window}
+    return blocking(play(starts, Request(engine=engine, environments=environments, **how)))
 
 
 @pytest.mark.parametrize("window", [None, 1])

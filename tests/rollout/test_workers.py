@@ -24,6 +24,7 @@ from turnwise.environments.hosts import Environments, InProcessEnvironments
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
 from turnwise.environments.workers import WorkerEnvironments, make_environments
+from turnwise.rollout.agents import Request
 from turnwise.rollout.collect import play as play_starts
 from turnwise.rollout.starts import make_starts
 from turnwise.rollout.trajectory import Trajectory
@@ -354,11 +355,12 @@ def play(environments: Environments, tasks: list[Any]) -> list[Trajectory]:
     word = {text: POLICY.tokenizer.encode(text, add_special_tokens=False) for text in WORDS}
     engine = ScriptedEngine(lambda number, turn: [*word[WORDS[(number + turn) % 4]], POLICY.format.stop_id])
     sampling = Sampling(max_new_tokens=3, stop_ids=(POLICY.format.stop_id,))
+    how: Any = {"fmt": POLICY.format, "sampling": sampling, "max_context": 10_000}
 
     async def run() -> list[Trajectory]:
         try:
             starts = make_starts(tasks, 1)
-            return await play_starts(engine, starts, environments, POLICY.format, sampling=sampling, max_context=10_000)
+            return await play_starts(starts, Request(engine=engine, environments=environments, **how))
         finally:
             await environments.aclose()
 

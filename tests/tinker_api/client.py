@@ -9,7 +9,6 @@ import warnings
 from typing import Any
 
 import numpy as np
-
 import tinker
 from tinker import types
 

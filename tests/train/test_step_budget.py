@@ -21,9 +21,9 @@ from turnwise.base.errors import ConfigError, EngineLost
 from turnwise.engines.models import Models, NamedModel
 from turnwise.environments.base import Step
 from turnwise.environments.hosts import InProcessEnvironments
+from turnwise.extensions.step_budget.line import Budget
 from turnwise.objective.tokens import Sequences, score
 from turnwise.rollout.collectors import make_collector
-from turnwise.rollout.line import Budget
 from turnwise.rollout.pool import Pool
 from turnwise.rollout.record import read_rollouts
 from turnwise.rollout.settings import RolloutConfig

@@ -15,8 +15,8 @@ from turnwise.base.errors import ConfigError
 from turnwise.config.methods import values_unfinished
 from turnwise.credit.methods.build import build_method
 from turnwise.extensions.played import take as play_take
+from turnwise.extensions.step_budget.line import Line
 from turnwise.rollout.flight import Learned
-from turnwise.rollout.line import Line
 from turnwise.rollout.trajectory import Trajectory, Turn
 from turnwise.train import loop
 from turnwise.train.checkpoint import latest_checkpoint, load_checkpoint

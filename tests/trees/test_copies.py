@@ -19,8 +19,8 @@ from turnwise.environments.hosts import Environments, InProcessEnvironments
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
 from turnwise.environments.workers import WorkerEnvironments
+from turnwise.extensions.branching.copies import Copies
 from turnwise.rollout.collectors import make_collector
-from turnwise.rollout.copies import Copies
 from turnwise.rollout.gate import Gate, VisitedEngine, VisitedEnvironments
 from turnwise.rollout.metrics import rollout_metrics
 from turnwise.rollout.plays import play_tasks

@@ -19,11 +19,11 @@ from tests.trees.test_packing import Counted
 from turnwise.engines.base import Sampling
 from turnwise.engines.local import LocalEngine
 from turnwise.environments.hosts import InProcessEnvironments
+from turnwise.extensions.branching.copies import Copies
 from turnwise.measures import Played
 from turnwise.measures.shared_tokens import shared_tokens
 from turnwise.objective.tokens import Sequences, generated_logprobs, score
 from turnwise.rollout.context import make_context
-from turnwise.rollout.copies import Copies
 from turnwise.rollout.metrics import rollout_metrics
 from turnwise.rollout.record import read_rollouts, write_rollouts
 from turnwise.rollout.starts import begin, fork

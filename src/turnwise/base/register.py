@@ -47,6 +47,7 @@ class Entry:
         example: A setting that asks for it.
         repeats: Whether it needs environments that repeat.
         term: Class of the loss term that a section of `[update]` adds.
+        loss: Name of a loss term that it adds.
     """
 
     settings: str
@@ -56,6 +57,7 @@ class Entry:
     example: str = ""
     repeats: bool = False
     term: str = ""
+    loss: str = ""
 
 
 EXTENSIONS: dict[str, Entry] = {
@@ -95,6 +97,7 @@ EXTENSIONS: dict[str, Entry] = {
         "extensions.demonstrations.settings:DemonstrationsConfig",
         "extensions.demonstrations.extension:Demonstrated",
         "Demonstrations that teach tasks while the policy trains; default none.",
+        loss="imitation",
     ),
     "monitor": Entry(
         "extensions.monitor.settings:MonitorConfig",
@@ -119,6 +122,7 @@ EXTENSIONS: dict[str, Entry] = {
         "train.extension:Extension",
         'Loss on pairs from a group: {name = "simpo"} or {name = "dpo"}.',
         term="extensions.preference.term:PreferenceTerm",
+        loss="preference",
     ),
     "update.passes": Entry(
         "extensions.passes.settings:PassesConfig",
@@ -142,6 +146,9 @@ SELECTORS = Register({"epochs": "rollout.selection:Epochs", "vade": "extensions.
 
 TAKES = Register({"complete": "rollout.take:WholeGroups", "played": "extensions.played.take:PlayedTokens"})
 """What steps learn from, by the name that `rollout.step_budget.learn` takes."""
+
+METER = "extensions.step_budget.line:Meter"
+"""Divides the budget of `rollout.step_budget` among the trajectories in flight."""
 
 COLLECTORS = Register(
     {
@@ -168,7 +175,7 @@ MEASURES = Register(
 )
 """Measures of extensions by name."""
 
-TERMS = {"preference": "update.preference", "imitation": "demonstrations"}
+TERMS = {entry.loss: key for key, entry in EXTENSIONS.items() if entry.loss}
 """Loss terms of extensions, and the settings that add them."""
 
 TOKEN_RULES = Register(

@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from turnwise.base.recipes import shipped_recipes
 from turnwise.base.stopping import Stopped
 from turnwise.base.terminal import say
 from turnwise.commands.common import count, natural, quiet
 from turnwise.config import load_config
+from turnwise.base.recipes import shipped_recipes
 
 
 def add(commands: Any) -> None:

@@ -63,6 +63,19 @@ class CopyingEnvironments(Environments, Protocol):
         ...
 
 
+@runtime_checkable
+class ForkingEnvironments(Environments, Protocol):
+    """Environments that keep copies of themselves before each response."""
+
+    async def fork(self, key: int, origin: int, turn: int) -> list[Step] | None:
+        """Start an environment in the state in which another one got its response number `turn`, from 0.
+
+        Returns:
+            The steps before each response up to that one; None if there is no copy of this state.
+        """
+        ...
+
+
 def agents_of(environments: Environments) -> Any:
     """Return what plays whole trajectories in environments, an `Agents`; None where they are asked step by step."""
     return getattr(environments, "agents", None)

@@ -41,6 +41,7 @@ from turnwise.integrations.verl_rows import RECORD
 from turnwise.measures import Played, played
 from turnwise.models.chat import chat_format
 from turnwise.models.settings import PromptConfig
+from turnwise.rollout.agents import Request
 from turnwise.rollout.collect import play
 from turnwise.rollout.failures import placed_failure
 from turnwise.rollout.starts import make_starts
@@ -115,16 +116,15 @@ class TurnwiseAgentLoop(AgentLoopBase):
         prompt_length, response_length = self.rollout_config.prompt_length, self.rollout_config.response_length
         new_tokens = min(settings.max_new_tokens, response_length)
         engine = ServerEngine(self.server_manager, sampling_params)
-        trajectories = await play(
-            engine,
-            make_starts([task], 1, suite.task_name),
-            InProcessEnvironments(suite.environment),
-            fmt,
+        request = Request(
+            engine=engine,
+            environments=InProcessEnvironments(suite.environment),
+            fmt=fmt,
             sampling=Sampling(max_new_tokens=new_tokens, stop_ids=(fmt.stop_id,)),
             max_context=response_length if settings.window is None else prompt_length + new_tokens,
             window=settings.window,
         )
-        trajectory = trajectories[0]
+        (trajectory,) = await play(make_starts([task], 1, suite.task_name), request)
         if trajectory.failure is not None:
             cause = placed_failure(trajectory)
             log.warning("a trajectory of task %r is left out of training: %s", trajectory.task, cause)

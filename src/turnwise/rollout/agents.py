@@ -1,40 +1,55 @@
-"""Define agents: what plays a whole trajectory by itself, and asks the engine for each response."""
+"""Define how trajectories are played, and agents, which play whole ones by themselves."""
 
+import dataclasses
 from typing import Protocol
 
 from turnwise.engines.base import Engine, Sampling
+from turnwise.environments.hosts import Environments
 from turnwise.models.format import Format
+from turnwise.rollout.groups import OnTurn
 from turnwise.rollout.starts import Start
 from turnwise.rollout.trajectory import Trajectory
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Request:
+    """How trajectories are played.
+
+    Attributes:
+        engine: Generates the responses; all its conversations are closed at the end.
+        environments: Where they are played; the key is the number of the conversation.
+        fmt: Turns observations into tokens.
+        sampling: Sampling settings of all responses.
+        max_context: Tokens; a trajectory ends ("context") when its conversation could exceed them.
+        window: Observations and responses that a prompt repeats; None: the whole conversation.
+        on_turn: Progress callback, also called at the start and at every end of a trajectory.
+        stride: Above all numbers of conversations; default: the number of starts.
+        close: Whether this is the engine's last use in this event loop. Without, it keeps the prefixes that it knows.
+    """
+
+    engine: Engine
+    environments: Environments
+    fmt: Format
+    sampling: Sampling
+    max_context: int
+    window: int | None = None
+    on_turn: OnTurn = None
+    stride: int | None = None
+    close: bool = True
 
 
 class Agents(Protocol):
     """Plays trajectories in place of an environment that is asked step by step: the attribute `agents` of some."""
 
-    async def play(
-        self,
-        start: Start,
-        number: int,
-        trajectory: Trajectory,
-        *,
-        engine: Engine,
-        fmt: Format,
-        sampling: Sampling,
-        max_context: int,
-        stride: int,
-    ) -> None:
+    async def play(self, start: Start, number: int, trajectory: Trajectory, request: Request) -> None:
         """Play a trajectory to its end.
 
         The first turns may be given. Then the agent's first requests are answered from them, and checked.
 
         Args:
             start: Where the trajectory begins. Its task may be within something; see `ends_of`.
-            number: Number of its first conversation; further ones add multiples of `stride`.
+            number: Number of its first conversation; further ones add multiples of `request.stride`.
             trajectory: Gets the turns, and how they ended. A fault ends it; `failure` holds the cause.
-            engine: Generates the responses.
-            fmt: Turns messages into tokens.
-            sampling: Sampling settings.
-            max_context: Longest conversation (tokens).
-            stride: Above the numbers of all trajectories.
+            request: How it is played; it has a stride.
         """
         ...

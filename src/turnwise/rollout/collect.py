@@ -2,75 +2,49 @@
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from turnwise.base.errors import EngineFault, EnvironmentFault
-from turnwise.engines.base import Engine, Sampling
-from turnwise.environments.hosts import Environments, agents_of
-from turnwise.models.format import Format
+from turnwise.environments.hosts import agents_of
+from turnwise.rollout.agents import Request
 from turnwise.rollout.context import make_context
 from turnwise.rollout.starts import Start, begin, begin_response, inside
 from turnwise.rollout.trajectory import Trajectory, Turn
 
 
-async def play(
-    engine: Engine,
-    starts: Sequence[Start],
-    environments: Environments,
-    fmt: Format,
-    *,
-    sampling: Sampling,
-    max_context: int,
-    window: int | None = None,
-    on_turn: Callable[[int, int], None] | None = None,
-    stride: int | None = None,
-    close: bool = True,
-) -> list[Trajectory]:
-    """Play one trajectory per start.
-
-    Args:
-        engine: Generates the responses; all its conversations are closed at the end.
-        starts: Where the trajectories begin, those of a group adjacent.
-        environments: Where they are played; the key is the number of the conversation.
-        fmt: Turns observations into tokens.
-        sampling: Sampling settings of all responses.
-        max_context: Tokens; a trajectory ends ("context") when its conversation could exceed them.
-        window: Observations and responses that a prompt repeats; None: the whole conversation.
-        on_turn: Called at the start, after every turn and at every end of a trajectory, with the number of live
-            trajectories and of all.
-        stride: Above all numbers of conversations; default: the number of starts.
-        close: Whether this is the engine's last use in this event loop. Without, it keeps the prefixes that it knows.
+async def play(starts: Sequence[Start], request: Request) -> list[Trajectory]:
+    """Play one trajectory per start; those of a group are adjacent.
 
     Returns:
         Trajectories in the order of their starts. A fault of the engine or of an environment, or a replay that gives
         other observations, ends only its own trajectory; `failure` holds the cause.
     """
+    request = dataclasses.replace(request, stride=request.stride or len(starts))
+    engine, fmt, sampling, stride = request.engine, request.fmt, request.sampling, request.stride or 1
     trajectories = [start.trajectory() for start in starts]
     live = len(trajectories)
-    agents, tally = agents_of(environments), getattr(environments, "tally", None)
-    how: Any = {"engine": engine, "fmt": fmt, "sampling": sampling, "max_context": max_context}
+    agents, tally = agents_of(request.environments), getattr(request.environments, "tally", None)
 
     async def play_one(place: int, trajectory: Trajectory) -> None:
         nonlocal live
-        here, task = inside(environments, starts[place].task)
+        here, task = inside(request.environments, starts[place].task)
         start = dataclasses.replace(starts[place], task=task)
         number = place if start.conversation is None else start.conversation
         if agents:
             try:
-                await agents.play(starts[place], number, trajectory, stride=stride or len(trajectories), **how)
+                await agents.play(starts[place], number, trajectory, request)
             finally:
                 live -= 1
             progress(live, trajectory)
             return
-        context = make_context(fmt, number, window=window, stride=stride or len(trajectories))
+        context = make_context(fmt, number, window=request.window, stride=stride)
         try:
             step, trajectory.copied = await begin(start, number, here, context, fmt)
             while True:
                 before, prompt_ids = context.conversation, context.observe(step)
                 if context.conversation != before:
                     engine.close([before])
-                if len(context.ids) + sampling.max_new_tokens > max_context:
+                if len(context.ids) + sampling.max_new_tokens > request.max_context:
                     trajectory.ended = "context"
                     break
                 turn = Turn(step.observation, step.key, prompt_ids, [], [], "", False, fresh=context.fresh)
@@ -103,8 +77,8 @@ async def play(
     def progress(live: int, ended: Trajectory | None = None) -> None:
         if tally and ended:
             tally.add(ended)
-        if on_turn:
-            on_turn(live, len(trajectories))
+        if request.on_turn:
+            request.on_turn(live, len(trajectories))
 
     progress(live)
     players = [asyncio.ensure_future(play_one(*numbered)) for numbered in enumerate(trajectories)]
@@ -114,6 +88,6 @@ async def play(
         for player in players:
             player.cancel()
         await asyncio.gather(*players, return_exceptions=True)
-        if close:
+        if request.close:
             await engine.aclose()
     return trajectories

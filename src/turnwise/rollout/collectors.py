@@ -1,5 +1,6 @@
 """Play the trajectories of a group independently, and find other collectors by name."""
 
+import dataclasses
 import inspect
 import itertools
 from collections.abc import Callable, Iterable, Sequence
@@ -10,8 +11,10 @@ from turnwise.base.imports import import_callable
 from turnwise.base.register import COLLECTORS
 from turnwise.credit.options import check_names, unknown
 from turnwise.engines.base import Sampling
+from turnwise.engines.models import Models
 from turnwise.environments.base import Task
 from turnwise.environments.hosts import Environments
+from turnwise.rollout.agents import Request
 from turnwise.rollout.collect import play
 from turnwise.rollout.gate import OwnConversations, OwnEnvironments
 from turnwise.rollout.groups import Batch, Collector, Group
@@ -89,19 +92,29 @@ class Independent:
         """Learn nothing."""
 
     async def _play_starts(self, group: Group, starts: Sequence[Start], **more: Any) -> list[Trajectory]:
-        """Play trajectories of a group; `more` replaces arguments of `collect.play`."""
-        policy, settings = group.models.policy.policy, self._settings
-        how: dict[str, Any] = {
-            "engine": group.engine,
-            "environments": group.environments,
-            "sampling": make_sampling(settings, policy, seed=group.seed, temperature=group.temperature),
-            "max_context": policy.max_context,
-            "window": settings.remembered,
-            "on_turn": group.on_turn,
-            "stride": group.stride,
-            "close": False,
-        }
-        return await play(starts=starts, fmt=policy.format, **how | more)
+        """Play trajectories of a group; `more` replaces parts of the request."""
+        how = {"seed": group.seed, "temperature": group.temperature, "stride": group.stride, "on_turn": group.on_turn}
+        request = make_request(group.models, group.environments, self._settings, engine=group.engine, **how)
+        return await play(starts, dataclasses.replace(request, close=False, **more))
+
+
+def make_request(
+    models: Models,
+    environments: Environments,
+    settings: RolloutConfig,
+    *,
+    seed: int,
+    temperature: float | None = None,
+    **more: Any,
+) -> Request:
+    """Make the request to play with the policy, as the `[rollout]` of a recipe says; `more` are further parts of it."""
+    policy = models.policy.policy
+    how = {
+        "engine": models.policy.sampler,
+        "sampling": make_sampling(settings, policy, seed=seed, temperature=temperature),
+        "window": settings.remembered,
+    }
+    return Request(environments=environments, fmt=policy.format, max_context=policy.max_context, **how | more)
 
 
 def make_sampling(

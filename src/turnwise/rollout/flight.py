@@ -5,7 +5,6 @@ import dataclasses
 from typing import Any
 
 from turnwise.rollout.groups import Group
-from turnwise.rollout.line import Line, Metered
 from turnwise.rollout.trajectory import Trajectory
 
 
@@ -29,7 +28,7 @@ class Flight:
     batch: "Started"
     group: Group
     playing: asyncio.Task[list[Trajectory]]
-    metered: Metered | None = None
+    metered: Any = None
     learned: dict[int, "Learned"] = dataclasses.field(default_factory=dict)
     live: tuple[int, int] = (0, 0)
 
@@ -39,7 +38,7 @@ class Flight:
         return self.group.watched or {}
 
     @property
-    def lines(self) -> dict[int, Line]:
+    def lines(self) -> dict[int, Any]:
         """The responses of its trajectories, by their numbers."""
         assert self.metered is not None
         return self.metered.lines

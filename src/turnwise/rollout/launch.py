@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from turnwise.base.register import METER, find
 from turnwise.environments.base import Task
 from turnwise.environments.hosts import Environments
 from turnwise.rollout.flight import Flight, Learned, Started
 from turnwise.rollout.gate import VisitedEngine
 from turnwise.rollout.groups import Batch, Group
-from turnwise.rollout.line import Budget, Line, Metered, MeteredEngine, Sampled
 from turnwise.rollout.selection import TaskSelector
 from turnwise.rollout.settings import RolloutConfig
 
@@ -35,6 +35,7 @@ class Launch:
         flights: Groups in flight, in the order of their start.
         finished: Those that are done, in the order of their end.
         selector: Chooses the tasks.
+        meter: Budget of each step, if there is one.
         on_change: Called when a group has progressed.
     """
 
@@ -58,7 +59,7 @@ class Launch:
         self._given: list[int] = []  # tasks that an earlier version of the package had started
         self._orders: dict[int, Iterator[int]] = {}
         self._seats: Counter[tuple[int, int]] = Counter()  # groups started so far for a step at a place
-        self._budget: Budget | None = None
+        self.meter: Any = find(METER)(settings) if settings.step_budget else None
 
     def follow(self, collector: Any, models: Any, step: int) -> None:
         """Take in what plays from now on, and the step that waits."""
@@ -136,20 +137,16 @@ class Launch:
 
     def _fly(self, started: Started, place: int, group: Group, sampled: Sequence[Any]) -> None:
         """Start a group of a batch."""
-        metered = self._metered(group, sampled) if self.settings.step_budget else None
 
         def told(live: int, total: int) -> None:
             flight.live = live, total
             if metered:
-                metered.live = live
-                self.budget.changed()
+                metered.tell(live)
             self.on_change()
 
         group = dataclasses.replace(group, on_turn=told)
-        if metered:
-            watched = {} if self.settings.learns_played else None
-            engine = MeteredEngine(group.engine, metered.lines, group.stride)
-            group = dataclasses.replace(group, engine=engine, watched=watched)
+        metered = self.meter.around(group, sampled) if self.meter else None
+        group = metered.group if metered else group
         playing = asyncio.ensure_future(self._collector.play(group))
         flight = Flight(started.step, started.numbers[place], started, group, playing, metered)
         flight.learned = {number: Learned() for number in range(group.first, group.first + group.size)}
@@ -160,31 +157,8 @@ class Launch:
 
     def _ended(self, flight: Flight) -> None:
         self.finished.append(flight)
-        if self._budget:
-            self._budget.changed()
-
-    def _metered(self, group: Group, sampled: Sequence[Any]) -> Metered:
-        """Make the lines of a group that waits for shares of the budget."""
-        step_budget, budget = self.settings.step_budget, self.budget
-        assert step_budget is not None
-
-        def line(place: int) -> Line:
-            past = [Sampled.of(each) for each in sampled[place]] if place < len(sampled) else ()
-            by_turns, cuts = step_budget.turns is not None, self.settings.learns_played
-            return Line(by_turns=by_turns, cuts=cuts, sampled=past, on_change=budget.changed)
-
-        group.waits.changed = budget.changed
-        return Metered(group.first, group.size, line, group.waits)
-
-    @property
-    def budget(self) -> Budget:
-        """The budget of each step."""
-        assert self.settings.step_budget is not None
-        if self._budget is None:
-            by_tokens = self.settings.step_budget.tokens and not self.settings.learns_played
-            least = self.settings.max_new_tokens if by_tokens else 1
-            self._budget = Budget(self.settings.step_budget.amount, least)
-        return self._budget
+        if self.meter:
+            self.meter.changed()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of task selection and the groups in flight, for checkpoints."""
@@ -200,9 +174,8 @@ class Launch:
     def _state(batch: Started, flights: Sequence[Flight]) -> dict[str, Any]:
         groups = {}
         for flight in flights:
-            lines = flight.lines.values() if flight.metered else ()
             groups[flight.group.number] = {
-                "sampled": [[each.state() for each in line.sampled] for line in lines],
+                "sampled": flight.metered.state() if flight.metered else [],
                 "learned": [(list(each.ends), each.told) for each in flight.learned.values()],
             }
         return {**dataclasses.asdict(batch), "groups": groups}

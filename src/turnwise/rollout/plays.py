@@ -8,12 +8,10 @@ from typing import Any, TypeVar
 from turnwise.base.blocking import blocking
 from turnwise.engines.models import Models
 from turnwise.environments.base import Task
-from turnwise.environments.hosts import Environments
+from turnwise.rollout.agents import Request
 from turnwise.rollout.around import Around
 from turnwise.rollout.collect import play
-from turnwise.rollout.collectors import make_sampling
 from turnwise.rollout.groups import Batch, Collector, OnTurn
-from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.starts import Start
 from turnwise.rollout.trajectory import Trajectory
 
@@ -90,31 +88,10 @@ class Progress:
         return told
 
 
-def play_starts(
-    models: Models,
-    starts: Sequence[Start],
-    environments: Environments,
-    settings: RolloutConfig,
-    *,
-    seed: int,
-    temperature: float | None = None,
-    on_turn: OnTurn = None,
-    collector: Collector | None = None,
-) -> list[Trajectory]:
-    """Play one trajectory per start, concurrently, with the policy; see `Batch` for the other arguments.
+def play_starts(starts: Sequence[Start], request: Request, collector: Collector | None = None) -> list[Trajectory]:
+    """Play one trajectory per start, and wait for all.
 
     What the collector of the run puts around trajectories with given turns is put around these.
     """
-    policy = models.policy.policy
     starts = [collector.put_given(each) for each in starts] if isinstance(collector, Around) else starts
-    played = play(
-        models.policy.sampler,
-        starts,
-        environments,
-        policy.format,
-        sampling=make_sampling(settings, policy, seed=seed, temperature=temperature),
-        max_context=policy.max_context,
-        window=settings.remembered,
-        on_turn=on_turn,
-    )
-    return blocking(played)
+    return blocking(play(starts, request))

@@ -152,7 +152,7 @@ class Pool:
 
     async def spend(self) -> int:
         """Let the groups in flight share the budget of a step; returns what was spent."""
-        return await self._launch.budget.spend([each.metered for each in self.flights if each.metered])
+        return await self._launch.meter.spend([each.metered for each in self.flights if each.metered])
 
     def spend_ahead(self) -> None:
         """Let the groups in flight share the budget of the next step already now."""

@@ -2,15 +2,12 @@
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from turnwise.base.errors import ConfigError, RunError
-from turnwise.engines.models import Models
-from turnwise.environments.hosts import Environments, agents_of
+from turnwise.environments.hosts import agents_of
+from turnwise.rollout.agents import Request
 from turnwise.rollout.failures import placed_failure
-from turnwise.rollout.groups import OnTurn
 from turnwise.rollout.plays import play_starts
-from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.starts import REPLAY, Start
 from turnwise.rollout.trajectory import Trajectory
 
@@ -57,37 +54,23 @@ class Replays:
             )
 
 
-def refuse_varying(
-    wanted: str,
-    models: Models,
-    starts: Sequence[Start],
-    environments: Environments,
-    settings: RolloutConfig,
-    *,
-    seed: int,
-    on_turn: OnTurn = None,
-) -> None:
+def refuse_varying(wanted: str, starts: Sequence[Start], request: Request) -> None:
     """Let an agent play its first tasks twice with the same responses, and refuse one that mostly does not repeat.
 
     Environments that are no agents declare whether they repeat, so nothing is played there.
 
     Args:
         wanted: What needs replays, for the error.
-        models: The policy with its engine.
         starts: Tasks, of which the first are played.
-        environments: Where they are played.
-        settings: How responses are sampled.
-        seed: Seed of the draws.
-        on_turn: Progress callback.
+        request: How they are played.
 
     Raises:
         ConfigError: Most tasks went otherwise; the message has the rate and the first difference.
     """
-    if not agents_of(environments):
+    if not agents_of(request.environments):
         return
-    how: Any = {"seed": seed, "on_turn": on_turn}
     starts = starts[:CHECKED]
-    pairs = zip(starts, play_starts(models, starts, environments, settings, **how), strict=True)
+    pairs = zip(starts, play_starts(starts, request), strict=True)
     good = [(start, first) for start, first in pairs if first.usable]
     again = [
         dataclasses.replace(start, turns=tuple(dataclasses.replace(turn, reward=0.0) for turn in first.turns))
@@ -95,7 +78,7 @@ def refuse_varying(
     ]
     differences = [
         f"task {start.name}: {told}"
-        for (start, first), second in zip(good, play_starts(models, again, environments, settings, **how), strict=True)
+        for (start, first), second in zip(good, play_starts(again, request), strict=True)
         if (told := _difference(first, second))
     ]
     if len(differences) > MOST * len(good):

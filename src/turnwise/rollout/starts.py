@@ -13,10 +13,9 @@ from typing import Any
 
 from turnwise.base.errors import EnvironmentFault
 from turnwise.environments.base import Step, Task, shown
-from turnwise.environments.hosts import Environments
+from turnwise.environments.hosts import Environments, ForkingEnvironments
 from turnwise.models.format import Format
 from turnwise.rollout.context import Context
-from turnwise.rollout.copies import Copies
 from turnwise.rollout.trajectory import Trajectory, Turn
 
 REPLAY = "the replay "
@@ -165,7 +164,7 @@ async def begin(start: Start, key: int, environments: Environments, context: Con
     Raises:
         EnvironmentFault: The environment failed, or a replay answers otherwise than before.
     """
-    if start.origin is not None and isinstance(environments, Copies):
+    if start.origin is not None and isinstance(environments, ForkingEnvironments):
         steps = await environments.fork(key, start.origin, len(start.turns))
         if steps:
             for step, turn in zip(steps, start.turns, strict=False):

@@ -17,11 +17,12 @@ from turnwise.base.blocking import blocking
 from turnwise.base.errors import ConfigError
 from turnwise.base.streams import Stream
 from turnwise.engines.build import make_engine
+from turnwise.engines.models import Models, NamedModel
 from turnwise.environments.hosts import InProcessEnvironments
 from turnwise.environments.suites import CorrectingSuite
 from turnwise.models.policy import Policy
 from turnwise.rollout.collect import play
-from turnwise.rollout.collectors import make_sampling
+from turnwise.rollout.collectors import make_request
 from turnwise.rollout.starts import make_starts
 from turnwise.train.demonstrate import Demonstration, Teaching, chosen_tasks, sequences_of
 from turnwise.train.evaluation.play import common_failure
@@ -68,23 +69,16 @@ async def _corrections(
     how = dataclasses.replace(how, settings=how.settings.model_copy(update={"imitate_noise": False}))
     environments = InProcessEnvironments(suite.environment)
     engine = make_engine(how.engine, how.model.precision, policy)
+    models = Models(policy=NamedModel(policy, engine))
     await engine.update_weights()  # a server has none of them yet
     tasks, failure = chosen_tasks(how, suite, number), ""
     result: list[Demonstration] = []
     for first in range(0, len(tasks), AT_ONCE):
         part = tasks[first : first + AT_ONCE]
         seed, *seeds = generator.integers(2**31, size=1 + len(part)).tolist()
-        trajectories = await play(
-            engine,
-            make_starts(part, 1),
-            environments,
-            policy.format,
-            sampling=make_sampling(how.rollout, policy, seed=seed, temperature=1.0),
-            max_context=policy.max_context,
-            window=how.rollout.remembered,
-            on_turn=on_turn,
-            close=first + AT_ONCE >= len(tasks),
-        )
+        request = make_request(models, environments, how.rollout, seed=seed, temperature=1.0, on_turn=on_turn)
+        last = first + AT_ONCE >= len(tasks)
+        trajectories = await play(make_starts(part, 1), dataclasses.replace(request, close=last))
         failure = failure or common_failure(trajectories)
         for place, (task, trajectory) in enumerate(zip(part, trajectories, strict=True)):
             if trajectory.usable:

@@ -1,12 +1,14 @@
 """Refuse what does not fit together and shows only once the parts of a run are made."""
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from turnwise.base.errors import ConfigError
 from turnwise.base.facets import Facet
 from turnwise.environments.base import Task
 from turnwise.measures.plan import Plan
 from turnwise.measures.verdict import refuse_idle
+from turnwise.rollout.collectors import make_request
 from turnwise.rollout.replays import refuse_varying
 from turnwise.rollout.starts import make_starts
 from turnwise.train.run import Run
@@ -27,5 +29,6 @@ def check_agent(run: Run, tasks: Sequence[Task]) -> None:
     needing = next((part for part in run.config.parts() if Facet.REPLAY in part.needs), None)
     if needing is not None and not run.step:
         starts = make_starts(tasks, 1, run.suite.task_name)
-        how = {"seed": run.config.run.seed, "on_turn": run.display.turn}
-        refuse_varying(needing.setting, run.models, starts, run.environments, run.config.rollout, **how)
+        how: Any = {"seed": run.config.run.seed, "on_turn": run.display.turn}
+        request = make_request(run.models, run.environments, run.config.rollout, **how)
+        refuse_varying(needing.setting, starts, request)

@@ -11,11 +11,11 @@ from turnwise.base.streams import Stream
 from turnwise.environments.base import Task
 from turnwise.environments.hosts import Environments
 from turnwise.extensions.branching import forks
+from turnwise.extensions.branching.copies import forkable
 from turnwise.extensions.branching.forks import Growth
 from turnwise.extensions.branching.growth import RULES, check_rule
 from turnwise.extensions.branching.token_growth import TOP
 from turnwise.rollout.collectors import Independent, make_sampling
-from turnwise.rollout.copies import forkable
 from turnwise.rollout.groups import Batch, Group
 from turnwise.rollout.metrics import env_steps
 from turnwise.rollout.replays import Replays

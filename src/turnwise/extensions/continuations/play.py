@@ -20,11 +20,11 @@ from turnwise.base.streams import Stream
 from turnwise.engines.models import Models
 from turnwise.environments.base import Step, Task
 from turnwise.environments.hosts import Environments
+from turnwise.extensions.branching.copies import Copies, forkable
 from turnwise.extensions.continuations.settings import ContinuationsConfig
 from turnwise.rollout.collect import play
-from turnwise.rollout.collectors import make_sampling
+from turnwise.rollout.collectors import make_request
 from turnwise.rollout.context import make_context
-from turnwise.rollout.copies import Copies, forkable
 from turnwise.rollout.failures import placed_failure
 from turnwise.rollout.groups import OnTurn
 from turnwise.rollout.metrics import env_steps
@@ -173,28 +173,18 @@ class Continuations:
         return self._answered[2]
 
     async def _play(self, starts: Sequence[Start]) -> list[Trajectory]:
-        policy, engine, rollout = self._models.policy.policy, self._models.policy.sampler, self._rollout
+        engine, rollout = self._models.policy.sampler, self._rollout
         step = self._models.policy.version  # of the weights
         draws = np.random.default_rng([self._seed, Stream.CONTINUATIONS, step])
-        sampling = make_sampling(rollout, policy, seed=int(draws.integers(2**62)))
+        how: Any = {"seed": int(draws.integers(2**62)), "on_turn": self._on_turn, "stride": len(starts), "close": False}
         size = self.settings.at_once or rollout.groups * rollout.group_size
         played: list[Trajectory] = []
         async with forkable(self._environments, engine) as environments:
             if isinstance(environments, Copies):
                 starts = await self._copied(environments, starts)
+            request = make_request(self._models, environments, rollout, **how)
             for first in range(0, len(starts), size):
-                played += await play(
-                    engine,
-                    starts[first : first + size],
-                    environments,
-                    policy.format,
-                    sampling=sampling,
-                    max_context=policy.max_context,
-                    window=rollout.remembered,
-                    on_turn=self._on_turn,
-                    stride=len(starts),
-                    close=False,
-                )
+                played += await play(starts[first : first + size], request)
         return played
 
     async def _copied(self, copies: Copies, starts: Sequence[Start]) -> list[Start]:

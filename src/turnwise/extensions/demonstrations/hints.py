@@ -11,6 +11,7 @@ from turnwise.environments.hosts import Environments
 from turnwise.extensions.demonstrations.library import Demonstrations, alone
 from turnwise.extensions.demonstrations.settings import HintsConfig
 from turnwise.extensions.stores.replay import with_more
+from turnwise.rollout.collectors import make_request
 from turnwise.rollout.experience import Experience, Steps, learned_from
 from turnwise.rollout.groups import Collector, OnTurn
 from turnwise.rollout.plays import play_starts
@@ -112,9 +113,8 @@ class Hinted:
             return []
         every = [start for start in starts for _ in range(hinted)]
         seed = int(np.random.SeedSequence([self._seed, Stream.HINTS, step]).generate_state(1)[0])
-        how: Any = {"seed": seed, "on_turn": on_turn, "collector": collector}
-        played = play_starts(models, every, self._environments, self._rollout, **how)
-        return [alone(each) for each in played]
+        request = make_request(models, self._environments, self._rollout, seed=seed, on_turn=on_turn)
+        return [alone(each) for each in play_starts(every, request, collector)]
 
 
 def hint_shares(

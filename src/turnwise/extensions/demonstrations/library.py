@@ -17,6 +17,7 @@ from turnwise.environments.hosts import Environments, InProcessEnvironments, age
 from turnwise.environments.suites import Suite
 from turnwise.models.format import Format
 from turnwise.models.policy import Policy
+from turnwise.rollout.agents import Request
 from turnwise.rollout.collect import play
 from turnwise.rollout.context import make_context
 from turnwise.rollout.starts import Start
@@ -278,9 +279,8 @@ def play_agent(
     """
     responses = [fmt.response_ids(told.response, subgoal=told.subgoal) for told in found.turns]
     sampling = Sampling(max_new_tokens=max(map(len, responses)), stop_ids=(fmt.stop_id,), seed=0)
-    start = Start(task, 0, name)
-    played = play(_Teacher(responses), [start], environments, fmt, sampling=sampling, max_context=max_context)
-    (trajectory,) = blocking(played)
+    how: Any = {"environments": environments, "fmt": fmt, "sampling": sampling, "max_context": max_context}
+    (trajectory,) = blocking(play([Start(task, 0, name)], Request(engine=_Teacher(responses), **how)))
     if trajectory.ended == "context":
         return []
     what = trajectory.failure

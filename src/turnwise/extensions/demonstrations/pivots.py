@@ -17,6 +17,7 @@ from turnwise.environments.hosts import InProcessEnvironments
 from turnwise.extensions.demonstrations.library import Demonstrations, alone
 from turnwise.extensions.demonstrations.settings import PivotsConfig
 from turnwise.models.policy import Policy
+from turnwise.rollout.collectors import make_request
 from turnwise.rollout.experience import Experience, Steps, outcomes, spreads
 from turnwise.rollout.groups import Collector, OnTurn
 from turnwise.rollout.metrics import costs, rollout_metrics
@@ -195,8 +196,8 @@ class Pivots:
         policy = models.policy.policy
         starts = [start for group, state in enumerate(states) for start in [self._start(group, state, policy)] * size]
         number = int(np.random.SeedSequence(seed).generate_state(1)[0])
-        played = play_starts(models, starts, self._environments, self._rollout, seed=number, on_turn=on_turn)
-        return [alone(each) for each in played]
+        request = make_request(models, self._environments, self._rollout, seed=number, on_turn=on_turn)
+        return [alone(each) for each in play_starts(starts, request)]
 
     def _start(self, group: int, state: tuple[int, int], policy: Policy) -> Start:
         task, turn = state

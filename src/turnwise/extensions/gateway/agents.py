@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 from turnwise.base.errors import EnvironmentFault
 from turnwise.base.imports import import_named
-from turnwise.engines.base import Engine, Sampling
 from turnwise.environments.base import Step, Task
 from turnwise.extensions.gateway.call import Call
 from turnwise.extensions.gateway.harness import Endpoint, Harness, make_harness
@@ -20,6 +19,7 @@ from turnwise.extensions.gateway.server import Gateway
 from turnwise.extensions.gateway.session import Serving, Session, StateKey
 from turnwise.extensions.gateway.settings import HarnessConfig
 from turnwise.models.format import Format
+from turnwise.rollout.agents import Request
 from turnwise.rollout.starts import Start, inside
 from turnwise.rollout.trajectory import Trajectory
 
@@ -60,30 +60,19 @@ class Harnesses:
         self._desks: dict[asyncio.AbstractEventLoop, _Desk] = {}
         self.agents = self
 
-    async def play(
-        self,
-        start: Start,
-        number: int,
-        trajectory: Trajectory,
-        *,
-        engine: Engine,
-        fmt: Format,
-        sampling: Sampling,
-        max_context: int,
-        stride: int,
-    ) -> None:
+    async def play(self, start: Start, number: int, trajectory: Trajectory, request: Request) -> None:
         """Play a trajectory; see `Agents.play`.
 
         A harness that fails, hangs or gives no reward loses its own trajectory only; `failure` holds the cause.
         """
-        async with self._desk(fmt) as desk:
+        async with self._desk(request.fmt) as desk:
             serving = Serving(
-                engine=engine,
-                fmt=fmt,
-                sampling=sampling,
-                max_context=max_context,
+                engine=request.engine,
+                fmt=request.fmt,
+                sampling=request.sampling,
+                max_context=request.max_context,
                 state_key=self._state_key,
-                stride=stride,
+                stride=request.stride or 1,
                 ledger=desk.ledger,
             )
             async with desk.room:

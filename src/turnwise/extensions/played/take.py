@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from turnwise.extensions.step_budget.line import Line
 from turnwise.models.format import Format
 from turnwise.rollout.experience import Experience, lag_metrics, outcomes
 from turnwise.rollout.flight import Flight
-from turnwise.rollout.line import Line
 from turnwise.rollout.metrics import rollout_metrics
 from turnwise.rollout.pool import Pool
 from turnwise.rollout.trajectory import Trajectory, Turn

@@ -16,6 +16,7 @@ from turnwise.extensions.stores.replay import with_more
 from turnwise.extensions.stores.rows import Row, make_row
 from turnwise.extensions.stores.settings import PrefixesConfig
 from turnwise.extensions.stores.store import Store
+from turnwise.rollout.collectors import make_request
 from turnwise.rollout.experience import Experience, Steps, learned_from, outcomes
 from turnwise.rollout.groups import Collector, OnTurn
 from turnwise.rollout.plays import play_starts
@@ -141,8 +142,8 @@ class PrefixSampling:
         if not starts:
             return []
         seed = int(np.random.SeedSequence([self._seed, Stream.PREFIXES, step]).generate_state(1)[0])
-        how: Any = {"seed": seed, "on_turn": on_turn, "collector": collector}
-        played = play_starts(models, starts, self._environments, self._rollout, **how)
+        request = make_request(models, self._environments, self._rollout, seed=seed, on_turn=on_turn)
+        played = play_starts(starts, request, collector)
         self._replays.add(played)
         rows = [groups[each.group - first][0] for each in played]
         return [

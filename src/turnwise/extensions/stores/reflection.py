@@ -17,6 +17,7 @@ from turnwise.extensions.stores.replay import draw, with_more
 from turnwise.extensions.stores.rows import Row, make_row
 from turnwise.extensions.stores.settings import R3Config
 from turnwise.extensions.stores.store import Store
+from turnwise.rollout.collectors import make_request
 from turnwise.rollout.experience import Experience, Steps, learned_from, outcomes
 from turnwise.rollout.groups import Collector, OnTurn
 from turnwise.rollout.plays import play_starts
@@ -128,8 +129,8 @@ class ReplayAndReflection:
         if not starts:
             return []
         seed = int(np.random.SeedSequence([self._seed, Stream.REFLECTION, step, 2]).generate_state(1)[0])
-        how: Any = {"seed": seed, "on_turn": on_turn, "collector": collector}
-        played = play_starts(models, starts, self._environments, self._rollout, **how)
+        request = make_request(models, self._environments, self._rollout, seed=seed, on_turn=on_turn)
+        played = play_starts(starts, request, collector)
         for each in played:
             each.info = {**each.info, "reflection": failures[each.group - first].step}
         return played

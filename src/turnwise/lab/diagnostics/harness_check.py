@@ -17,6 +17,7 @@ from turnwise.extensions.gateway.agents import Harnesses, Witness
 from turnwise.extensions.gateway.call import Call
 from turnwise.extensions.gateway.messages import Message, last_message
 from turnwise.extensions.gateway.settings import HarnessConfig
+from turnwise.rollout.collectors import make_request
 from turnwise.rollout.groups import OnTurn
 from turnwise.rollout.plays import play_starts
 from turnwise.rollout.settings import RolloutConfig
@@ -213,12 +214,12 @@ def check_harness(
     how: Any = {"seed": seed, "on_turn": on_turn}
     starts = [Start(task, group, name) for group, (task, name) in enumerate(zip(tasks, names, strict=True))]
     heard, again = Witness(), Witness()
-    first = play_starts(models, starts, Harnesses(settings, heard), rollout, **how)
+    first = play_starts(starts, make_request(models, Harnesses(settings, heard), rollout, **how))
     good = [number for number, each in enumerate(first) if each.usable]
     if not good:
         raise RunError(f"no task of {len(tasks)} could be played: {common_failure(first)}")
     given = [_given(starts[number], first[number]) for number in good]
-    second = play_starts(models, given, Harnesses(settings, again), rollout, **how)
+    second = play_starts(given, make_request(models, Harnesses(settings, again), rollout, **how))
     key = import_named(settings.state_key) if settings.state_key else last_message
     prompts = prompts_again = states = repeated = agree = 0
     differences: list[Difference] = []

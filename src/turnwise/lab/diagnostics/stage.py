@@ -35,7 +35,7 @@ from turnwise.objective.prober import Prober
 from turnwise.objective.scorer import Scorer
 from turnwise.objective.tokens import Sequences
 from turnwise.objective.values import ValueTerm
-from turnwise.rollout.collectors import Independent, make_collector
+from turnwise.rollout.collectors import Independent, make_collector, make_request
 from turnwise.rollout.groups import OnTurn
 from turnwise.rollout.plays import play_starts, play_tasks
 from turnwise.rollout.replays import CHECKED, refuse_varying
@@ -126,7 +126,8 @@ class Stage:
             refuse_unrepeatable(self.suite, tasks[:1], environment.name, wanted)
         starts, rollout = make_starts(tasks[:CHECKED], 1, self.suite.task_name), self.config.rollout
         how: Any = {"seed": self.config.run.seed, "on_turn": self.on_turn}
-        refuse_varying(wanted, self.models, starts, self.environments, rollout, **how)
+        request = make_request(self.models, self.environments, rollout, **how)
+        refuse_varying(wanted, starts, request)
 
     def plan(self, needs: Mapping[str, Sequence[str]], *, models: Collection[str] = ()) -> Plan:
         """Plan the measures that fill the needed columns.
@@ -180,7 +181,7 @@ class Stage:
 
     def play(self, starts: Sequence[Start], *, seed: int) -> list[Trajectory]:
         """Play one trajectory per start."""
-        return play_starts(self.models, starts, self.environments, self.config.rollout, seed=seed)
+        return play_starts(starts, make_request(self.models, self.environments, self.config.rollout, seed=seed))
 
     def measure(
         self,

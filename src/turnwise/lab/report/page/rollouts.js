@@ -208,7 +208,7 @@
     if (!below) return;
     const { trajectory, turn } = chosen.dataset;
     const found = group.rollouts.flat().find((row) => `${row.trajectory}/${row.turn}` === `${trajectory}/${turn}`);
-    const detail = turnwise.turnCard(found, { ...group, question: null, origins: null });
+    const detail = turnwise.turnCard(found, { ...group, origins: null });
     detail.classList.add("whole");
     detail.classList.remove("turn");
     detail.classList.add("turn-detail");

@@ -10,7 +10,8 @@ import numpy as np
 
 from turnwise.base.errors import EnvironmentFault
 from turnwise.engines.base import Engine, Generation, Sampling, give_back
-from turnwise.rollout.groups import Waits
+from turnwise.rollout.groups import Group
+from turnwise.rollout.settings import RolloutConfig
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -181,21 +182,39 @@ class Metered:
     """A group in progress under a budget.
 
     Args:
-        first: Number of its first trajectory.
-        size: Number of its trajectories.
-        make: Makes the line of a trajectory, by its place in the group.
-        waits: Tells how many trajectories wait for others.
+        group: The group.
+        sampled: Per trajectory, what it had sampled in an earlier process.
+        budget: The budget.
+        settings: The `[rollout]` of a recipe.
 
     Attributes:
+        group: The group, whose engine waits for shares.
         lines: The responses of each trajectory, by its number.
         live: Trajectories that have not ended.
         playing: Plays the group.
     """
 
-    def __init__(self, first: int, size: int, make: Callable[[int], Line], waits: Waits):
-        self.lines = {first + place: make(place) for place in range(size)}
-        self.live, self._waits = 0, waits
-        self.playing: asyncio.Task[Any] | None = None
+    def __init__(self, group: Group, sampled: Sequence[Any], budget: Budget, settings: RolloutConfig):
+        assert settings.step_budget is not None
+        how: Any = {"by_turns": settings.step_budget.turns is not None, "cuts": settings.learns_played}
+        self.lines: dict[int, Line] = {}
+        for place in range(group.size):
+            past = [Sampled.of(each) for each in sampled[place]] if place < len(sampled) else ()
+            self.lines[group.first + place] = Line(sampled=past, on_change=budget.changed, **how)
+        self.live, self._waits, self._budget = 0, group.waits, budget
+        self.playing: asyncio.Future[Any] | None = None
+        group.waits.changed = budget.changed
+        engine = MeteredEngine(group.engine, self.lines, group.stride)
+        self.group = dataclasses.replace(group, engine=engine, watched={} if settings.learns_played else None)
+
+    def tell(self, live: int) -> None:
+        """Take in how many trajectories have not ended."""
+        self.live = live
+        self._budget.changed()
+
+    def state(self) -> list[list[dict[str, Any]]]:
+        """Return what its trajectories have sampled, for checkpoints."""
+        return [[each.state() for each in line.sampled] for line in self.lines.values()]
 
     @property
     def rests(self) -> bool:
@@ -204,3 +223,21 @@ class Metered:
         if self.playing.done():
             return True
         return 0 < self.live == sum(line.waits for line in self.lines.values()) + self._waits.count()
+
+
+class Meter(Budget):
+    """The budget of each step of a run.
+
+    Args:
+        settings: The `[rollout]` of a recipe.
+    """
+
+    def __init__(self, settings: RolloutConfig):
+        assert settings.step_budget is not None
+        by_tokens = settings.step_budget.tokens and not settings.learns_played
+        super().__init__(settings.step_budget.amount, settings.max_new_tokens if by_tokens else 1)
+        self._settings = settings
+
+    def around(self, group: Group, sampled: Sequence[Any]) -> Metered:
+        """Let the trajectories of a group wait for shares."""
+        return Metered(group, sampled, self, self._settings)

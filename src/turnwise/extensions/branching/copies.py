@@ -71,11 +71,7 @@ class Copies:
         return turn < len(kept) and kept[turn].copy is not None
 
     async def fork(self, key: int, origin: int, turn: int) -> list[Step] | None:
-        """Start an environment in the state in which another one got its response number `turn`, from 0.
-
-        Returns:
-            The steps before each response up to that one; None if there is no copy of this state.
-        """
+        """Start an environment from a copy; see `ForkingEnvironments.fork`."""
         kept = self._kept.get(origin, [])[: turn + 1]
         if len(kept) <= turn or (copy := kept[turn].copy) is None or not await self._environments.copy(copy, key):
             return None
