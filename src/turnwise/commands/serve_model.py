@@ -61,6 +61,8 @@ def _serve(options: argparse.Namespace) -> int:
 
 
 async def _run(policy: Any, options: argparse.Namespace) -> None:
+    import asyncio
+
     from turnwise.environments.isolation import TOKEN_VARIABLE
     from turnwise.environments.serve_guard import token_for
     from turnwise.extensions.tinker.serve import TinkerServer, make_http
