@@ -69,6 +69,7 @@ from turnwise.credit.transforms.shaping import (
 from turnwise.credit.transforms.similarity import center_by_cluster, center_by_similarity, tf_idf
 from turnwise.credit.transforms.success import weigh_by_success_rate
 from turnwise.credit.transforms.token_values import (
+    follow_teacher,
     mix_td_errors,
     spread_token_td_errors,
     sum_token_td_errors,
@@ -122,6 +123,7 @@ __all__ = [
     "discounted_return",
     "entropy_coefficient",
     "favor_unlikely",
+    "follow_teacher",
     "keep_extremes",
     "keep_sign",
     "keep_tried",
