@@ -127,6 +127,7 @@ def test_the_record_keeps_what_only_the_steps_models_can_tell():
         "rank",
         "progress",
         "step_reward",
+        "checks",
     }
     assert isinstance(longest_word, Measure)
 
