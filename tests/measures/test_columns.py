@@ -106,7 +106,5 @@ def test_checks_are_told_at_the_end_one_share_per_response():
     told[0].info["checks"], told[1].info["checks"] = [0.5, 0.25], [1.0]
     assert checks.run(Played(told), {})["checks"] == [0.5, 0.25, 1.0]
     told[1].info["checks"] = [0.5, 1.0]
-    with pytest.raises(
-        ConfigError, match=r"expected 1 finite numbers, one per response"
-    ):
+    with pytest.raises(ConfigError, match=r"expected 1 finite numbers, one per response"):
         checks.run(Played(told), {})
