@@ -133,8 +133,7 @@ def policy_loss(
         penalty: `[tokens]` KL-Cov's coefficients: adds `sum_T weight * penalty * |logprob - old_logprob|`.
 
     Reference: Schulman et al., arXiv 1707.06347; clip-higher: DAPO, arXiv 2503.14476; dual clip: Ye et al., arXiv
-    1912.09729; keep: AEPO, arXiv 2510.14545; CISPO: MiniMax-M1, arXiv 2506.13585; HAPO, arXiv 2509.16591; KL-Cov,
-    arXiv 2505.22617.
+    1912.09729; keep: AEPO, 2510.14545; CISPO: MiniMax-M1, 2506.13585; HAPO, 2509.16591; KL-Cov, 2505.22617.
     """
     if clip not in get_args(Clip):
         raise ConfigError(f"clip={clip!r} is unknown.{did_you_mean(str(clip), get_args(Clip))}")
