@@ -138,7 +138,7 @@ def policy_loss(
     if clip not in get_args(Clip):
         raise ConfigError(f"clip={clip!r} is unknown.{did_you_mean(str(clip), get_args(Clip))}")
     log_ratio = logprob - old_logprob
-    ratio = (log_ratio if span is None else span_log_ratio(log_ratio, span)).exp()
+    ratio = finite_exp(log_ratio if span is None else span_log_ratio(log_ratio, span))
     if tilt is not None:
         inside = (ratio > 1 - clip_low / 2) & (ratio < 1 + clip_high / 2)
         advantage = torch.where((tilt > 0) ^ inside, advantage * (1 + tilt), advantage)
@@ -159,6 +159,14 @@ def policy_loss(
     loss, missing = -(weight * objective).sum(), -(weight * binds * free).sum()
     with torch.no_grad():
         return PolicyLoss(loss, float((weight * binds).sum()), float(-(weight * log_ratio).sum()), missing)
+
+
+def finite_exp(log_ratio: Float[torch.Tensor, " T"], *, limit: float = 80.0) -> Float[torch.Tensor, " T"]:
+    """Compute exp of log-ratios, from `limit` on along its tangent.
+
+    Beyond 88.7, exp overflows float32. A bound that holds there would then have the gradient 0 * inf, which is NaN.
+    """
+    return log_ratio.clamp(max=limit).exp() * (1 + (log_ratio - limit).clamp(min=0))
 
 
 def _beyond_rounding(log_ratio: Float[torch.Tensor, " T"]) -> Float[torch.Tensor, " T"]:
