@@ -85,7 +85,8 @@ def test_every_setting_is_explained(name, field):
         assert "`judge.engine` has the keys of [`engine`](../reference/settings.md#engine)." in EXPLAINED
         name = name.removeprefix("judge.")
     found = re.findall(rf"^### `{re.escape(name)}`\n\n\*[^*]+\*\n\n(.+)$", EXPLAINED, re.MULTILINE)
-    assert len(found) == sum(other == name for other, _ in SETTINGS), f"no page explains {name}, or two do"
+    meanings = {each.description for other, each in SETTINGS if other == name}
+    assert 1 <= len(found) <= len(meanings), f"no page explains {name}, or two do"
     assert field.description.split()[0] in {text.split()[0] for text in found}
 
 
