@@ -107,7 +107,7 @@ class Learner:
         objective, sequences = self.prepare(measured, credit, step)
         units_N = sequences.whole_trees(objective.unit_N)
         totals: dict[str, float] = dict.fromkeys(METRICS, 0.0)
-        generator = np.random.default_rng([self.seed, Stream.MINI_BATCHES, step])
+        generator = self.draws(step)
         num_steps = settings.epochs * settings.mini_batches
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(settings, step, self.steps)
@@ -167,6 +167,10 @@ class Learner:
                     totals[name] = totals.get(name, 0.0) + value / num_steps
         model.eval()
         return totals | told
+
+    def draws(self, step: int) -> np.random.Generator:
+        """Return the generator of a step's mini-batches."""
+        return np.random.default_rng([self.seed, Stream.MINI_BATCHES, step])
 
     def prepare(self, measured: Measured, credit: Trace, step: int) -> tuple[StepLoss, Sequences]:
         """Prepare the loss of a step, and its sequences with those of its lesson."""

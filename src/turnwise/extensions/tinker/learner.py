@@ -14,7 +14,6 @@ import numpy as np
 import torch
 
 from turnwise.base.errors import ConfigError, EngineFault
-from turnwise.base.streams import Stream
 from turnwise.credit.trace import Trace
 from turnwise.extensions.tinker.model import ADAM, Request, TinkerModel, batches, datum, fill, loss_input
 from turnwise.objective.gradient import Diverged
@@ -80,7 +79,7 @@ class TinkerLearner(Learner):
         if named and settings.kl:
             self.objective.terms["kl"] = RewardKL(settings.kl, settings.aggregate)
         objective, sequences = self.prepare(measured, credit, step)
-        generator = np.random.default_rng([self.seed, Stream.MINI_BATCHES, step])
+        generator = self.draws(step)
         units_N = sequences.whole_trees(objective.unit_N)
         totals: dict[str, float] = dict.fromkeys(METRICS, 0.0)
         given = OLD[settings.old_policy] if named else "logprob_T"
