@@ -129,6 +129,7 @@ VARIANTS: dict[str, tw.Transform] = {
     "lotapo(group)": tw.lotapo(weight=0.5, compared="group"),
     "hygae(as it is)": tw.hygae(share=0.25, discount=0.9, standardize=False),
     "aepo(rloo)": tw.aepo(tw.rloo()),
+    "opd(balance=1)": tw.opd(balance=1.0),
     **{f"aem({name})": tw.aem(base) for name, base in PUBLISHED.items() if name != "aem"},
     **{f"grpo({name})": tw.grpo(convention=name) for name in _conventions(GrpoConvention) if name != "turnwise"},
     **{f"rloo({name})": tw.rloo(convention=name) for name in _conventions(RlooConvention) if name != "turnwise"},
@@ -174,6 +175,7 @@ BY_RESPONSE = family(
     "bilevel_gae",
     "hygae",
     "vetta",
+    "opd",
     "egae",
     "vine_ppo",
     "spo",
@@ -222,7 +224,12 @@ EXCEPT: dict[str, dict[str, set[str]]] = {
             BY_RESPONSE - {*family("tp_grpo"), "hcapo(compared=turn)"}
         ),
         "the convention keeps the raw return of a lone trajectory or turn": {"matchtir(release)"},
-        "it compares the gains of a trajectory's turns with each other": family("igpo", "infopo"),
+        "it compares the gains of a trajectory's turns with each other": family("igpo", "infopo", "lotapo"),
+        "it compares edges, states or progress within a trajectory": {
+            *family("g2po", "tigpo", "procredit"),
+            "gtpo(group)",
+        },
+        "it pays for gains of the gold answer as they are": family("trace_gold"),
     },
     "equal returns get nothing": {
         "it compares nothing": family("reinforce"),
@@ -232,7 +239,21 @@ EXCEPT: dict[str, dict[str, set[str]]] = {
         "the convention keeps the raw return of a lone member": KEEP_LONE,
         "the convention keeps the raw return of a turn that nobody else reached": {"trloo(release)"},
         "it compares single responses as well": family(
-            "gigpo", "gagpo", "graph_gpo", "hgpo", "proxmo", "mica", "srgpo", "istar", "rtmc"
+            "gigpo",
+            "gagpo",
+            "graph_gpo",
+            "hgpo",
+            "proxmo",
+            "mica",
+            "srgpo",
+            "istar",
+            "rtmc",
+            "pgpo",
+            "g2po",
+            "ecpo",
+            "tigpo",
+            "gtpo",
+            "procredit",
         ),
         "it discounts, or compares rewards before they are summed": {
             "trloo(discount=0.5)",
@@ -243,7 +264,8 @@ EXCEPT: dict[str, dict[str, set[str]]] = {
         "it compares with values, or adds what the single response did": BY_RESPONSE,
         "it discounts the returns of single turns": {"matchtir(rewards)"},
         "it reads the rewards of tool calls": family("matchtir") - {"matchtir(discount=1)", "matchtir(rewards)"},
-        "it pays for information as well": family("igpo", "infopo", "a2tgpo"),
+        "it pays for information as well": family("igpo", "infopo", "a2tgpo", "trace_gold", "lotapo"),
+        "it reads the rewards of turns": family("mt_grpo"),
         "it reads the success or the rank, not the return": family("unlikeliness", "arena_rl", "r3", "ngrpo", "v05"),
     },
 }

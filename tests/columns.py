@@ -46,6 +46,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "value_after": (-1.0, 1.0),
     "value_T": (-1.0, 1.0),
     "token_T": (0, 9),
+    "teacher_gap_T": (-2.0, 2.0),
     "entropy_T": (0.0, 2.0),
     "cut_T": (0, 1),
     "cut_value_T": (-1.0, 1.0),

@@ -26,6 +26,7 @@ ALLOWED: dict[tuple[str, str], tuple[int, str]] = {
         1,
         "inside a sandbox; the right version of the repository pickled it, before an agent saw it",
     ),
+    ("src/turnwise/extensions/tinker/served.py", "torch.load"): (1, "with weights_only=True"),
     ("src/turnwise/train/checkpoint.py", "torch.load"): (1, "with weights_only=True"),
     ("benchmarks/gateway_overhead.py", "multiprocessing"): (1, "a benchmark's own process, which plays no agent"),
 }

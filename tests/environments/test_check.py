@@ -391,6 +391,7 @@ def test_randomness_of_its_own_is_found_though_nonsense_is_refused():
     told = report("mine", [], checked.missed)
     assert told.startswith("mine: no problem found (")
     assert "not exercised: a response that is accepted, a reward other than 0; give responses that it takes" in told
+    assert report("mine", [], ["a reward other than 0"]).startswith("mine: sound (")
     problems = inspect_environment(Seeded(Silent, {}), answers=["0", "1", "2", "4"]).problems
     assert problems
     assert all("another answer" in problem.what for problem in problems)

@@ -116,9 +116,9 @@ def test_each_role_learns_with_credit_of_its_own_and_a_run_resumes(tmp_path, cap
     played, columns = read_rollouts(run.rollouts / "step-000001.parquet")
     assert [each.failure for each in played] == [None] * 6
     turns = [turn for each in played for turn in each.turns]
-    assert [turn.actor for turn in turns] == ["planner", "worker", "planner"] * 6
+    assert [turn.extras["actor"] for turn in turns] == ["planner", "worker", "planner"] * 6
     group = np.array([each.group for each in played for _ in each.turns])
-    actor, advantage = np.array([turn.actor for turn in turns]), columns["advantage"].astype(float)
+    actor, advantage = np.array([turn.extras["actor"] for turn in turns]), columns["advantage"].astype(float)
     assert len({each.reward for each in played}) > 1
     for number in range(2):
         for role in ROLES:
@@ -182,7 +182,7 @@ def test_each_role_is_sampled_from_its_own_adapter(apart):
     asked = [([5, 6, 7], told[role], role) for role in ROLES] + [(longer, changed, "worker")]
     for prompt, given, role in asked:
         for other in ROLES:
-            turn = Turn("o", "o", prompt, given.token_ids, given.logprobs, "r", False, actor=other)
+            turn = Turn("o", "o", prompt, given.token_ids, given.logprobs, "r", False).put(actor=other)
             made = trajectory(0)
             made.turns = [turn]
             sequences = Sequences.from_trajectories([made])
@@ -196,7 +196,7 @@ def test_a_pass_over_both_roles_is_that_of_each_alone():
     policy, made = adapted(), []
     for number, role in enumerate((*ROLES, *reversed(ROLES))):
         one = trajectory(number)
-        one.turns = [Turn("o", "o", [5, 6 + number], [9, 10, 11][: number + 1], [-1.0] * 3, "r", False, actor=role)]
+        one.turns = [Turn("o", "o", [5, 6 + number], [9, 10, 11][: number + 1], [-1.0] * 3, "r", False).put(actor=role)]
         made.append(one)
     sequences = Sequences.from_trajectories(made)
     whole = generated_logprobs(policy.model, sequences, np.array([2, 0, 3, 1]))
@@ -219,14 +219,14 @@ def test_adapters_are_saved_and_loaded(tmp_path):
 
 def test_a_step_is_divided_by_roles():
     def turn(actor: str, reward: float = 0.0) -> Turn:
-        return Turn("o", "o", [1], [2], [-1.0], "r", False, reward=reward, actor=actor)
+        return Turn("o", "o", [1], [2], [-1.0], "r", False, reward=reward).put(actor=actor)
 
     played = [trajectory(0) for _ in range(2)] + [trajectory(1)]
     played[0].turns = [turn("planner", 1.0), turn("worker", 2.0), turn("planner"), turn("worker", 4.0)]
     played[1].turns = [turn("worker"), turn("planner", 8.0)]
     played[2].turns = [turn("worker", 16.0)]
     divided, order = by_role(Experience(played, np.array([True] * 3), {}, ["a", "b"], [7, 8]), ROLES)
-    told = [(each.group, [(t.actor, t.reward) for t in each.turns]) for each in divided.used]
+    told = [(each.group, [(t.extras["actor"], t.reward) for t in each.turns]) for each in divided.used]
     assert told == [
         (0, [("planner", 3.0), ("planner", 4.0)]),
         (0, [("planner", 8.0)]),
@@ -235,8 +235,8 @@ def test_a_step_is_divided_by_roles():
         (3, [("worker", 16.0)]),
     ]
     assert [divided.tasks[each.group] for each in divided.used] == ["a", "a", "a", "a", "b"]
-    flat = [t.actor for each in divided.used for t in each.turns]
-    assert [flat[place] for place in order] == [t.actor for each in played for t in each.turns]
+    flat = [t.extras["actor"] for each in divided.used for t in each.turns]
+    assert [flat[place] for place in order] == [t.extras["actor"] for each in played for t in each.turns]
     assert sorted(order.tolist()) == [*range(7)]
 
 

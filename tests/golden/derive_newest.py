@@ -382,7 +382,38 @@ def tigpo_cases():
     ]
 
 
+def opd_cases():
+    source = "arXiv 2607.05804"
+    equation = "A_t = ((1 - a) + a n / (T n_k)) (log p_teacher - log p)"
+    gap = [[[[F(1, 2)]], [[F(-1), F(1, 4), F(1)], [F(2)]], [[F(1, 2), F(0)], [F(-1, 2)], [F(1), F(3, 4), F(1, 4)]]]]
+
+    def share(lengths, k, a):
+        """What turn k counts relative to a token mean."""
+        plain, even = F(lengths[k], sum(lengths)), F(1, len(lengths))
+        return ((1 - a) * plain + a * even) / plain
+
+    # the card: 60, 30 and 10 tokens at a = 1/2
+    assert [share([60, 30, 10], k, F(1, 2)) * F(n, 100) for k, n in enumerate([60, 30, 10])] == [
+        F(7, 15), F(19, 60), F(13, 60)
+    ]  # fmt: skip
+
+    def made(name, a, **options):
+        fine = [[[share([len(x) for x in turns], k, a) * g for g in own] for k, own in enumerate(turns)]
+                for turns in gap[0]]  # fmt: skip
+        expected = [[[mean(own) for own in turns] for turns in fine]]
+        flat = [float(g) for turns in fine for own in turns for g in own]
+        groups = nested(reward=RAGGED, teacher_gap_T=gap)
+        return case(name, source, equation, 1e-13, "opd", groups, expected, **options) | {"expected_T": flat}
+
+    return [
+        made("tokens alike", F(0)),
+        made("half and half", F(1, 2), balance=0.5),
+        made("turns alike", F(1), balance=1.0),
+    ]
+
+
 TABLES = {
+    "opd": opd_cases,
     "tigpo": tigpo_cases,
     "pgpo": pgpo_cases,
     "g2po": g2po_cases,

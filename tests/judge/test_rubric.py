@@ -80,9 +80,10 @@ def test_repeats_are_asked_anew_and_their_agreement_is_told(settings, tmp_path):
 
 
 def test_what_a_judge_fails_to_answer_is_left_out(settings):
-    step = played(
-        [[1.0]], judge=Judge(lambda cases: [c.criterion == "high" or 7 for c in cases], JudgeConfig(**settings))
-    )
+    def partly(cases):
+        return [case.criterion == "high" or 7 for case in cases]
+
+    step = played([[1.0]], judge=Judge(partly, JudgeConfig(**settings)))
     np.testing.assert_allclose(rubric.run(step, {})["rubric"], [1.0])
 
 

@@ -259,9 +259,23 @@ def bpo(rows: Rows, *, others: bool = True, forked: bool = True, whole: bool = T
     return result
 
 
+# -- a teacher: turns of one and three tokens; with turns alike, each token counts 2 and 2/3 ---------------------------
+
+TAUGHT = known([[[5, 7]]], teacher_gap_T=[[1.0], [0.0, 3.0, -6.0]])
+OPD = [worked("turns_count_alike_whatever_their_length", TAUGHT, [2.0, -2 / 3])]
+
+
+def opd(rows: Rows, *, even: bool = True, forward: bool = False, paid: bool = False) -> np.ndarray:
+    """The rows of one trajectory."""
+    gaps = [np.array(row["teacher_gap_T"]) for row in rows.more]  # pyright: ignore[reportAttributeAccessIssue]
+    count = sum(map(len, gaps)) / len(gaps)
+    told = [(np.exp(gap) * gap if forward else gap).mean() * (count / len(gap) if even else 1.0) for gap in gaps]
+    return np.array(told) + paid * rows.reward
+
+
 SUITES: dict[str, list[Check]] = {
     "pgpo": PGPO, "g2po": G2PO, "tigpo": TIGPO, "ecpo": ECPO, "procredit": PROCREDIT, "mt grpo": MT_GRPO, "gtpo": GTPO,
-    "trace": TRACE, "lotapo": LOTAPO, "vetta": VETTA, "hygae": HYGAE, "aepo": AEPO, "bpo": BPO,
+    "trace": TRACE, "lotapo": LOTAPO, "vetta": VETTA, "hygae": HYGAE, "aepo": AEPO, "bpo": BPO, "opd": OPD,
 }  # fmt: skip
 
 REAL: dict[str, Credit] = {
@@ -278,6 +292,7 @@ REAL: dict[str, Credit] = {
     "hygae": lambda rows: rows.credit(tw.hygae(discount=0.5, decay=0.5, token_decay=0.0, standardize=False)),
     "aepo": lambda rows: rows.credit(tw.aepo(tw.dr_grpo())),
     "bpo": lambda rows: rows.credit(tw.bpo()),
+    "opd": lambda rows: rows.credit(tw.opd(balance=1.0)),
 }
 
 
@@ -333,6 +348,9 @@ VARIANTS: dict[str, Variant] = {
     "the value before the turn": bug("hygae", lambda rows: hygae(rows, read=0), "HyGAE's port tests this"),
     "sure tokens count more": bug("aepo", lambda rows: aepo(rows, sign=-1.0), "AEM's direction"),
     "entropy within the response": bug("aepo", lambda rows: aepo(rows, over=False), "a mean that is 0"),
+    "long turns count more": bug("opd", lambda rows: opd(rows, even=False), "TurnOPD card: the plain token mean"),
+    "the forward divergence": bug("opd", lambda rows: opd(rows, forward=True), "KL of the teacher from the policy"),
+    "rewards beside the teacher": bug("opd", lambda rows: opd(rows, paid=True), "a mixed objective"),
     "the mean with itself": bug("bpo", lambda rows: bpo(rows, others=False), "BPO card: leave-one-out"),
     "all forks are one": bug("bpo", lambda rows: bpo(rows, forked=False), "siblings of other histories"),
     "forks alone": bug("bpo", lambda rows: bpo(rows, whole=False), "BPO card: they say nothing upstream"),

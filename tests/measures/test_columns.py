@@ -10,9 +10,10 @@ from turnwise.measures import MEASURES, Played
 from turnwise.measures.plan import FROM_THE_BATCH, plan_measures
 from turnwise.measures.played import action_of
 from turnwise.measures.scored import lowest_mean
+from turnwise.measures.step_rewards import checks
 from turnwise.train.loop import train
 
-ELSEWHERE = ("critic", "reference", "probe", "judge", "plan", "reward_model", "continuations")
+ELSEWHERE = ("critic", "reference", "probe", "judge", "plan", "reward_model", "teacher", "continuations")
 OF_OTHERS = {c for each in MEASURES.values() for c in each.provides if each.model in ELSEWHERE or each.reads}
 PROVIDED = {column for each in MEASURES.values() for column in each.provides} | FROM_THE_BATCH
 
@@ -98,3 +99,12 @@ def test_a_method_that_needs_what_no_rollout_knows_is_refused_before_anything_is
         train(small_config(tmp_path, method="hiper"))
     with pytest.raises(ConfigError, match=r"'step_rewards' \(step_reward\) reads info\['step_rewards'\], which"):
         train(small_config(tmp_path, method="matchtir"))
+
+
+def test_checks_are_told_at_the_end_one_share_per_response():
+    told = [trajectory(0, ([1], [5]), ([1], [6])), trajectory(0, ([1], [5]))]
+    told[0].info["checks"], told[1].info["checks"] = [0.5, 0.25], [1.0]
+    assert checks.run(Played(told), {})["checks"] == [0.5, 0.25, 1.0]
+    told[1].info["checks"] = [0.5, 1.0]
+    with pytest.raises(ConfigError, match=r"expected 1 finite numbers, one per response"):
+        checks.run(Played(told), {})

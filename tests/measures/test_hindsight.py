@@ -13,7 +13,8 @@ from tests.rollout.playing import FORMAT, POLICY, STOP
 from tests.toys import small_config, trajectory
 
 import turnwise as tw
-from turnwise.measures.edited import PLACEHOLDER, hindsight, information, latest_observation, prompt
+from turnwise.measures.edited import DELETED, PLACEHOLDER, hindsight, information, latest_observation, left_out, prompt
+from turnwise.measures.gold import answer_ids
 from turnwise.measures.hidden_rank import effective_ranks, ranks
 from turnwise.measures.planned import subgoals
 from turnwise.models.pretrained import pretrained_policy
@@ -53,6 +54,36 @@ def test_an_observation_that_equals_the_placeholder_gains_exactly_nothing():
     before, after = FORMAT.frame(first=False)
     one.turns[1].prompt_ids = [*before, *FORMAT.text_ids(PLACEHOLDER)[:1], *after]
     assert information.run(step([one]), {"logprob": np.array([-0.1, -0.2])})["info_gain"].tolist() == [0.0, 0.0]
+
+
+def test_what_the_answer_loses_without_a_turn():
+    """With its response and the observation after it deleted, all later turns stay; PLAYED ends in 3, 1 and 2 turns."""
+    got = left_out.run(step(), {})["turn_drop"]
+    whole, first, stop = answer_ids(FORMAT, "red blue", "{gold}")
+    before, after = FORMAT.frame(first=False)
+    gone = [*FORMAT.response_ids(DELETED), *before, *FORMAT.text_ids(DELETED), *after]
+
+    def scored(ids):
+        return mean_of_end(ids, whole[:stop], stop - first)
+
+    three, two = PLAYED[0], PLAYED[2]
+    rest = [*three.turns[1].response_ids, *three.turns[2].prompt_ids]
+    without = [[*context(three, 0), *gone, *rest], [*context(three, 1), *gone], [*context(two, 0), *gone]]
+    full = [scored(context(three, 2)), scored(context(three, 2)), scored(context(two, 1))]
+    expected = [a - scored(ids) for a, ids in zip(full, without, strict=True)]
+    np.testing.assert_allclose(got[[0, 1, 4]], expected, atol=5e-6)
+    assert got[[2, 3, 5]].tolist() == [0.0, 0.0, 0.0], "the last response is the answer's place"
+    assert np.abs(got[[0, 1, 4]]).min() > 1e-3
+
+
+def test_a_turn_that_the_context_lost_is_not_left_out():
+    """The third prompt begins anew, so that only what follows it can be left out."""
+    again = conversation(0, ("say red", "red"), ("say green", "pink"), ("say blue", "blue"), ("say red", "red"))
+    again.turns[2].fresh = True
+    again.turns[2].prompt_ids = FORMAT.prompt_ids("say blue", first=True)
+    got = left_out.run(step([again]), {})["turn_drop"]
+    assert got[[0, 1, 3]].tolist() == [0.0, 0.0, 0.0]
+    assert abs(got[2]) > 1e-3
 
 
 def test_hindsight_is_the_end_noted_in_the_prompt():

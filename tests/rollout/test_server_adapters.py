@@ -55,7 +55,7 @@ async def sampled(engine: ServerEngine, **more):
 
 def own_logprobs(policy, role: str, given) -> np.ndarray:
     made = trajectory(0)
-    made.turns = [Turn("o", "o", [5, 6, 7], given.token_ids, given.logprobs, "r", False, actor=role)]
+    made.turns = [Turn("o", "o", [5, 6, 7], given.token_ids, given.logprobs, "r", False).put(actor=role)]
     with torch.no_grad():
         return generated_logprobs(policy.model, Sequences.from_trajectories([made]), np.arange(1))[0].numpy()
 

@@ -122,3 +122,11 @@ def test_sizes_are_those_of_the_tiny_models():
     with pytest.raises(ConfigError, match=r"model.train='lora' needs a pretrained model"):
         config_of("log.jsonl", model={"train": "lora"})
     assert np.isclose(config_of("log.jsonl").warmstart.observation_weight, 0.25)
+
+
+def test_reasoning_of_its_own_is_imitated_with_what_is_said(tmp_path):
+    said = {"role": "assistant", "content": "red", "reasoning_content": "it is red"}
+    path = tmp_path / "log.jsonl"
+    path.write_text(json.dumps({"messages": [{"role": "user", "content": "?"}, said]}) + "\n")
+    (found,) = read_conversations(str(path))
+    assert found.messages[1]["content"] == "<think>\nit is red\n</think>\n\nred"

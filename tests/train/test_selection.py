@@ -216,6 +216,7 @@ def test_the_widest_groups_are_kept_up_to_a_share_of_the_spread():
     # card RAGEN-2: a total of 1, so that 0.89 is to be reached, which 0.5 + 0.4 do
     assert widest(spread, 0.9).tolist() == [False, True, False, True]
     assert widest(spread, 1.0).tolist() == [True, True, False, True]
+    assert widest(np.array([1.0, 0.005, 0.0, 0.004]), 1.0).tolist() == [True, True, False, True]  # less than the slack
     assert widest(spread, 0.3).tolist() == [False, True, False, False]
     assert widest(spread / 1e4, 0.9).tolist() == [False, True, False, False]  # less than the slack: one is kept
     assert not widest(np.zeros(3), 0.9).any()

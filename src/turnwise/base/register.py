@@ -73,6 +73,13 @@ EXTENSIONS: dict[str, Entry] = {
         noun="a reward model",
         example="reward_model.learning_rate=NUMBER",
     ),
+    "teacher": Entry(
+        "extensions.teacher.settings:TeacherConfig",
+        "extensions.teacher.extension:Teaching",
+        "The policy of another run, which scores each token, for the method `opd`; default none.",
+        noun="a teacher",
+        example="teacher.run=runs/NAME",
+    ),
     "judge": Entry(
         "extensions.judge.settings:JudgeConfig",
         "extensions.judge.extension:Judging",
@@ -171,6 +178,7 @@ MEASURES = Register(
         "progress": "extensions.judge.measures:progress",
         "rubric": "extensions.judge.measures:rubric",
         "implicit": "extensions.reward_model.measures:implicit",
+        "teacher": "extensions.teacher.measures:teacher",
     }
 )
 """Measures of extensions by name."""

@@ -92,10 +92,10 @@ def make_console(file: IO[str] | None = None, **options: Any) -> "Console":
             for segment in super().render(renderable, options):
                 yield segment if segment.control else Segment(visible(segment.text), segment.style)
 
-    file = file or sys.stderr
-    if not file.isatty():  # FORCE_COLOR, which a CI sets, would fill its log with bars
+    stream: Any = file or sys.stderr
+    if not stream.isatty():  # FORCE_COLOR, which a CI sets, would fill its log with bars
         options = {"force_terminal": False, **options}
-    return Visible(file=file, theme=Theme(STYLES), highlight=False, **options)
+    return Visible(file=stream, theme=Theme(STYLES), highlight=False, **options)
 
 
 def print_table(

@@ -77,16 +77,14 @@ def _measure(options: argparse.Namespace, **further: Any) -> Any:
     from turnwise.train.resume import use_device
 
     quiet()
-    play = None
-    if options.log is not None:
 
-        def play(stage: Any) -> Any:
-            from turnwise.integrations.logs.replayed import log_groups
+    def play(stage: Any) -> Any:
+        from turnwise.integrations.logs.replayed import log_groups
 
-            suite = stage.suite
-            tasks = {suite.task_name(task): task for task in suite.tasks(config.environment.train_split)}
-            told = {"kind": options.format, "reward": options.reward}
-            return log_groups(options.log, tasks, stage.policy, stage.config, **told)
+        suite = stage.suite
+        tasks = {suite.task_name(task): task for task in suite.tasks(config.environment.train_split)}
+        told = {"kind": options.format, "reward": options.reward}
+        return log_groups(options.log, tasks, stage.policy, stage.config, **told)
 
     with ConsoleDisplay() as display:
         return folder, measure_run(
@@ -97,7 +95,7 @@ def _measure(options: argparse.Namespace, **further: Any) -> Any:
             continuations=options.continuations,
             seed=options.seed,
             device=use_device(config.run),
-            play=play,
+            play=play if options.log else None,
             on_turn=display.turn,
             on_progress=lambda done, total: display.count("histories", done, total),
             on_gradient=lambda done, total: display.count("gradients of groups", done, total),

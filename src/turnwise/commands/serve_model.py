@@ -1,18 +1,16 @@
 """Define `turnwise serve-model`."""
 
 import argparse
-import asyncio
 import os
 import signal
 import sys
 from pathlib import Path
 from typing import Any
 
+from turnwise.base.recipes import shipped_recipes
 from turnwise.base.stopping import Stopped
 from turnwise.base.terminal import say
 from turnwise.commands.common import count, natural, quiet
-from turnwise.config import load_config
-from turnwise.base.recipes import shipped_recipes
 
 
 def add(commands: Any) -> None:
@@ -33,6 +31,9 @@ def add(commands: Any) -> None:
 
 def _serve(options: argparse.Namespace) -> int:
     quiet()
+    import asyncio
+
+    from turnwise.config import load_config
     from turnwise.environments.suites import make_suite
     from turnwise.models.pretrained import pretrained_policy
     from turnwise.train.extension import Context, make_extensions
@@ -60,6 +61,8 @@ def _serve(options: argparse.Namespace) -> int:
 
 
 async def _run(policy: Any, options: argparse.Namespace) -> None:
+    import asyncio
+
     from turnwise.environments.isolation import TOKEN_VARIABLE
     from turnwise.environments.serve_guard import token_for
     from turnwise.extensions.tinker.serve import TinkerServer, make_http
@@ -72,6 +75,7 @@ async def _run(policy: Any, options: argparse.Namespace) -> None:
     token = token_for(options.host)
     http = make_http(server, token)
     address = await http.start(options.host, options.port)
+    options.signs_of_life.close()
     try:
         say(f"{options.model} at {address}; Ctrl-C ends it", file=sys.stderr, flush=True)
         if token and not os.environ.get(TOKEN_VARIABLE):

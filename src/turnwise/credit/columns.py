@@ -54,6 +54,7 @@ COLUMNS: dict[str, Column] = {
     "tree": Column("label", "identifies the trajectory's tree; trajectories forked from each other are one", "trainer"),
     "token_T": Column("value", "number of the generated token; equal where forked trajectories share it", "trainer"),
     "entropy_T": Column("value", "entropy of the token's distribution when it was sampled, nats", "trainer"),
+    "teacher_gap_T": Column("value", "log-probability of the token under a teacher minus that under the policy"),
     # from some environments
     "role": Column("label", "which player or agent gave the response"),
     "player": Column("text", "game and role that gave the response, the same name in every step"),

@@ -94,7 +94,15 @@ class Transform:
 @overload
 def block(function: Callable[Concatenate[Credit, Batch, P], Credit], /) -> Callable[P, Transform]: ...
 @overload
-def block(**options: Any) -> Callable[[Callable[Concatenate[Credit, Batch, P], Credit]], Callable[P, Transform]]: ...
+def block(
+    *,
+    needs: Sequence[str] | Callable[[Mapping[str, Any]], Sequence[str]] = ...,
+    needs_option: str | None = ...,
+    across_groups: Callable[[Mapping[str, Any]], bool] = ...,
+    coefficient: bool = ...,
+    scales: bool = ...,
+    traced: bool = ...,
+) -> Callable[[Callable[Concatenate[Credit, Batch, P], Credit]], Callable[P, Transform]]: ...
 def block(
     function: Callable[..., Any] | None = None,
     /,

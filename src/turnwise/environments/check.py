@@ -38,6 +38,8 @@ from turnwise.environments.suites import Suite
 
 TRIED_TURNS, TRIED_PLAYS = 50, 5
 """Turns and episodes per task in which admissible actions are tried."""
+ACCEPTED = "a response that is accepted"
+"""Without one, nothing that the environment does with an action was tested."""
 SAMPLES, SAMPLE_TURNS, SAMPLES_S = 12, 10, 5.0
 """Sample answers tried per task, turns of each, and seconds after which no further one is tried."""
 
@@ -152,7 +154,7 @@ def _missed(plays: Sequence[Play]) -> tuple[str, ...]:
     """Say what no play met, although a policy will."""
     steps = [step for played in plays for step in played.steps[1:]]
     met = {
-        "a response that is accepted": any(step.valid for step in steps),
+        ACCEPTED: any(step.valid for step in steps),
         "a reward other than 0": any(step.reward for step in steps),
     }
     return tuple(what for what, was_met in met.items() if not was_met)
@@ -160,14 +162,14 @@ def _missed(plays: Sequence[Play]) -> tuple[str, ...]:
 
 def report(name: str, problems: Sequence[Problem], missed: Sequence[str] = ()) -> str:
     """Format the problems as text, and what was not exercised."""
-    if missed:
-        told = f"not exercised: {', '.join(missed)}; give responses that it takes with --answer TEXT, once for each"
+    told = f"not exercised: {', '.join(missed)}; give responses that it takes with --answer TEXT, once for each"
     if not problems:
         tested = (
             "(determinism, types, finite rewards, admissible actions, ends, picklable tasks, tasks that differ, "
             "copies, time per step)"
         )
-        return f"{name}: no problem found {tested}\n{told}" if missed else f"{name}: sound {tested}"
+        result = f"{name}: {'no problem found' if ACCEPTED in missed else 'sound'} {tested}"
+        return f"{result}\n{told}" if missed else result
     lines = [f"{name}: {len(problems)} problem{'s' * (len(problems) > 1)} found"]
     lines += [
         f"  {'ERROR' if problem.severe else 'warning'}: {problem.what}\n    {problem.mend}" for problem in problems

@@ -30,7 +30,7 @@ class Suite(Protocol):
         ...
 
     def task_name(self, task: Task) -> str:
-        """Name a task in records."""
+        """Name a task in records. Default of a suite of your own: `str`."""
         ...
 
 
@@ -181,12 +181,10 @@ def named_suite(config: EnvironmentConfig) -> Suite:
         _check_options(config, factory, kinds=KINDS_OF_USER_OPTIONS)
         is_suite = hasattr(factory, "tasks")
         _check_call(config, factory, is_suite=is_suite)
-        if is_suite and not hasattr(factory, "task_name"):
-            raise ConfigError(
-                f"{config.name!r} has tasks(), so it is a suite, and lacks task_name(task), which names a task in "
-                "records; add it"
-            )
-        return factory(config, **config.options) if is_suite else Seeded(factory, config.options)
+        suite = factory(config, **config.options) if is_suite else Seeded(factory, config.options)
+        if not hasattr(suite, "task_name"):
+            suite.task_name = str  # pyright: ignore[reportAttributeAccessIssue]
+        return suite
     if config.name == IMPORTED:
         raise ConfigError(
             "the run was imported from a log, whose environment turnwise does not have; read it with `turnwise report` "

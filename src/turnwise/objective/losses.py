@@ -133,13 +133,12 @@ def policy_loss(
         penalty: `[tokens]` KL-Cov's coefficients: adds `sum_T weight * penalty * |logprob - old_logprob|`.
 
     Reference: Schulman et al., arXiv 1707.06347; clip-higher: DAPO, arXiv 2503.14476; dual clip: Ye et al., arXiv
-    1912.09729; keep: AEPO, arXiv 2510.14545; CISPO: MiniMax-M1, arXiv 2506.13585; HAPO, arXiv 2509.16591; KL-Cov,
-    arXiv 2505.22617.
+    1912.09729; keep: AEPO, 2510.14545; CISPO: MiniMax-M1, 2506.13585; HAPO, 2509.16591; KL-Cov, 2505.22617.
     """
     if clip not in get_args(Clip):
         raise ConfigError(f"clip={clip!r} is unknown.{did_you_mean(str(clip), get_args(Clip))}")
     log_ratio = logprob - old_logprob
-    ratio = (log_ratio if span is None else span_log_ratio(log_ratio, span)).exp()
+    ratio = finite_exp(log_ratio if span is None else span_log_ratio(log_ratio, span))
     if tilt is not None:
         inside = (ratio > 1 - clip_low / 2) & (ratio < 1 + clip_high / 2)
         advantage = torch.where((tilt > 0) ^ inside, advantage * (1 + tilt), advantage)
@@ -160,6 +159,14 @@ def policy_loss(
     loss, missing = -(weight * objective).sum(), -(weight * binds * free).sum()
     with torch.no_grad():
         return PolicyLoss(loss, float((weight * binds).sum()), float(-(weight * log_ratio).sum()), missing)
+
+
+def finite_exp(log_ratio: Float[torch.Tensor, " T"], *, limit: float = 80.0) -> Float[torch.Tensor, " T"]:
+    """Compute exp of log-ratios, from `limit` on along its tangent.
+
+    Beyond 88.7, exp overflows float32. A bound that holds there would then have the gradient 0 * inf, which is NaN.
+    """
+    return log_ratio.clamp(max=limit).exp() * (1 + (log_ratio - limit).clamp(min=0))
 
 
 def _beyond_rounding(log_ratio: Float[torch.Tensor, " T"]) -> Float[torch.Tensor, " T"]:

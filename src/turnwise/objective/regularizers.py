@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from turnwise.objective.losses import Aggregate
+from turnwise.objective.losses import Aggregate, finite_exp
 from turnwise.objective.part import prepare_kept
 from turnwise.objective.settings import UpdateConfig
 from turnwise.objective.terms import Pass, Stateless, StepView, TermLoss, Unit, as_tensor
@@ -99,7 +99,7 @@ def kl_loss(
     Reference: Schulman, "Approximating KL divergence" (2020), estimator k3; GRPO, arXiv 2402.03300.
     """
     difference = ref_logprob - logprob
-    return (weight * (difference.exp() - difference - 1)).sum()
+    return (weight * (finite_exp(difference) - difference - 1)).sum()
 
 
 def entropy_loss(

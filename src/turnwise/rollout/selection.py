@@ -95,8 +95,8 @@ def widest(spread_G: np.ndarray, share: float, *, slack: float = 0.01) -> np.nda
     """Return which groups make up a share of the spread of all groups' rewards, `[groups]` bool.
 
     Groups are taken from the widest spread on, of equal ones the earlier first, until their sum reaches
-    `share * total - slack`. Groups without spread are never taken. One with spread is taken in any case, where the
-    released code skips the step.
+    `share * total - slack`; a share of 1 takes every group with spread. Groups without spread are never taken. One with
+    spread is taken in any case, where the released code skips the step.
 
     Args:
         spread_G: `[groups]` sample deviation of the rewards of a group's trajectories; 0 for a group that is not
@@ -106,6 +106,8 @@ def widest(spread_G: np.ndarray, share: float, *, slack: float = 0.01) -> np.nda
 
     Reference: the reward-variance filter of RAGEN-2 (top-p, linear), arXiv 2604.06268; official code mll-lab-nu/RAGEN.
     """
+    if share == 1:
+        return spread_G > 0
     order = np.argsort(-spread_G, kind="stable")
     before = np.cumsum(spread_G[order]) - spread_G[order]
     taken_G = np.zeros(len(spread_G), dtype=bool)

@@ -117,7 +117,8 @@ def _new_policy(
     `texts` are what its store shows it; `remote` stands for weights that lie on a server.
     """
     if remote and model.name in TINY:
-        return dataclasses.replace(_new_policy(model, prompt, seed, suite, recorded, texts), model=remote)  # pyright: ignore
+        stand_in: Any = remote
+        return dataclasses.replace(_new_policy(model, prompt, seed, suite, recorded, texts), model=stand_in)
     if model.name == "tiny":
         return tiny_policy(suite.words(), model, seed=seed, plan=prompt.plan, texts=texts)
     if model.name == "tiny-chat":

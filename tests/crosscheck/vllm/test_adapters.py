@@ -92,7 +92,7 @@ def test_each_role_is_answered_with_its_own_adapter_before_and_after_updates(ser
         told = asyncio.run(sampled())
         for role, given in told.items():
             for other in ROLES:
-                turn = Turn("o", "o", [5, 6, 7], given.token_ids, given.logprobs, "r", False, actor=other)
+                turn = Turn("o", "o", [5, 6, 7], given.token_ids, given.logprobs, "r", False).put(actor=other)
                 sequences = Sequences.from_trajectories([Trajectory(0, "", [turn])])
                 with torch.no_grad():
                     own, _ = generated_logprobs(policy.model, sequences, np.arange(1))

@@ -71,7 +71,7 @@ def test_a_sub_agent_is_part_of_its_parent(tmp_path):
     document["subagent_trajectories"] = [sub]
     document["steps"][2]["observation"]["results"].append({"subagent_trajectory_ref": [{"trajectory_id": "sub"}]})
     ((found,), _) = read(lines(tmp_path / "a.jsonl", document))
-    assert [(turn.response, turn.actor, turn.fresh) for turn in found.turns] == [
+    assert [(turn.response, turn.extras.get("actor", ""), turn.fresh) for turn in found.turns] == [
         (CALL, "", True),
         ("use add", "helper", True),
         ("The sum is 2", "", True),

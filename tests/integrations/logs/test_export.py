@@ -42,8 +42,8 @@ def played(reward: float, *, first: str = "a") -> Trajectory:
     turns = [
         Turn("q", "s0", [1, 2], [3, 4], [-0.5, -0.25], first, False, behavior_entropies=[0.1, 0.2], version=3),
         Turn("o", "s1", [5], [6], [-1.0], CALL, True, reward=0.25, valid=False, behavior_entropies=[0.3]),
-        Turn(
-            "p", "s2", [7], [8], [-2.0], "c", False, reward=reward, fresh=True, actor="helper", behavior_entropies=[0.4]
+        Turn("p", "s2", [7], [8], [-2.0], "c", False, reward=reward, fresh=True, behavior_entropies=[0.4]).put(
+            actor="helper"
         ),
     ]
     return Trajectory(0, "t", turns, success=reward > 0, ended="terminated", info={"score": reward})
@@ -100,7 +100,10 @@ def test_a_run_comes_back_from_chat_but_for_its_tokens(run):
     for one, other in zip(make_trajectories(found), expected, strict=True):
         assert (one.reward, one.success, one.info) == (other.reward, other.success, other.info)
         told = [
-            [(t.observation, t.response, t.reward, t.valid, t.actor, t.state_key, t.fresh) for t in each.turns]
+            [
+                (t.observation, t.response, t.reward, t.valid, t.extras.get("actor"), t.state_key, t.fresh)
+                for t in each.turns
+            ]
             for each in (one, other)
         ]
         assert told[0] == told[1]

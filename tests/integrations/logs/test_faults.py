@@ -137,7 +137,9 @@ def test_missing_fields_of_spans(tmp_path):
     assert (
         read(lines(tmp_path / "status.jsonl", export(failed)))[0][0].failure == "log: its last call of the model failed"
     )
-    found, missing = read(lines(tmp_path / "null.jsonl", export(None, *traced())))
+    found, missing = read(
+        lines(tmp_path / "null.jsonl", {"resourceSpans": [{"scopeSpans": [{"spans": [None, *traced()]}]}]})
+    )
     assert len(found) == 1
     assert missing[0] == "1 records are left out: null.jsonl, line 1, span 1 is null, expected an object"
 

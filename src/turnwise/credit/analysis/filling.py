@@ -120,6 +120,7 @@ FILL: dict[str, Callable[[At], Any]] = {
     "step_reward": lambda at: at.turn.reward + at.value_next > at.value,  # better than the policy's average
     "prefix": lambda at: at.prefix,
     "token_T": lambda at: at.tokens,
+    "teacher_gap_T": lambda at: at.logprobs(logits=0.5) - at.logprobs(),
     "entropy_T": lambda at: at.turn.token_entropy,
     "replayed": lambda at: 0.0,  # there is no store
     "num_paths": lambda at: 1.0,

@@ -75,6 +75,7 @@ from turnwise.credit.methods.igpo import igpo as igpo
 from turnwise.credit.methods.trace_gold import trace_gold as trace_gold
 from turnwise.credit.methods.lotapo import lotapo as lotapo
 from turnwise.credit.methods.istar import istar as istar
+from turnwise.credit.methods.opd import opd as opd
 from turnwise.credit.methods.a2tgpo import a2tgpo as a2tgpo
 from turnwise.credit.methods.infopo import infopo as infopo
 from turnwise.credit.methods.matchtir import matchtir as matchtir

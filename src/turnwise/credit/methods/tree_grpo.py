@@ -21,7 +21,7 @@ def tree_grpo(*, inter: bool = True, convention: Convention = "turnwise") -> Tra
     together they act as their mean.
 
     Args:
-        inter: Whether to add the advantage within the group (the release's "tree_2norm"; without, "tree_inner").
+        inter: Whether to add the advantage within the group (the release's "tree"; without, "tree_inner").
         convention: "turnwise": the only trajectory of a tree or group gets 0. "release": it keeps its raw return.
 
     Expected gradient: biased; divides by standard deviations, and the members of a tree share their first responses.

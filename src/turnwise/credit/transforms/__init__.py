@@ -72,6 +72,7 @@ from turnwise.credit.transforms.similarity import center_by_cluster as center_by
 from turnwise.credit.transforms.similarity import center_by_similarity as center_by_similarity
 from turnwise.credit.transforms.similarity import tf_idf as tf_idf
 from turnwise.credit.transforms.success import weigh_by_success_rate as weigh_by_success_rate
+from turnwise.credit.transforms.token_values import follow_teacher as follow_teacher
 from turnwise.credit.transforms.token_values import mix_td_errors as mix_td_errors
 from turnwise.credit.transforms.token_values import spread_token_td_errors as spread_token_td_errors
 from turnwise.credit.transforms.token_values import sum_token_td_errors as sum_token_td_errors

@@ -1,5 +1,8 @@
 """Remember the states and outcomes of each task over steps, and compare with them."""
 
+from collections.abc import Iterable
+from typing import Any
+
 import numpy as np
 
 from turnwise.base.errors import ConfigError
@@ -53,7 +56,7 @@ def reward_remembered_nearness(*, omega: float) -> Transform:
     return Transform(name, update, init=dict, needs=("state_text", "success", "task"))
 
 
-def _distances(edges: dict[tuple[str, str], None]) -> dict[str | None, int]:
+def _distances(edges: Iterable[Any]) -> dict[str | None, int]:
     """Return the fewest edges from each state to success, for states that have a way."""
     before: dict[str, list[str]] = {}
     for source, target in edges:

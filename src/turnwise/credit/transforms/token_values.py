@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float
 
+from turnwise.base.errors import ConfigError
 from turnwise.credit.batch import Batch
 from turnwise.credit.segments import Segments
 from turnwise.credit.trace import report_tokens, report_values
@@ -178,6 +179,24 @@ def weigh_tokens_by_entropy(credit_R: Credit, batch: Batch, *, weight: float = 0
     std = entropy_T.std(ddof=1) if len(entropy_T) > 1 else 0.0
     z_T = (entropy_T - entropy_T.mean()) / (std if std > 1e-9 * np.abs(entropy_T).max() else 1.0)  # else it is rounding
     return report_tokens("weigh_tokens_by_entropy", tokens.broadcast(credit_R) * (1 + weight * z_T), tokens)
+
+
+@block(needs=("teacher_gap_T",))
+def follow_teacher(credit_R: Credit, batch: Batch, *, balance: float = 0.0) -> Credit:
+    """Credit each token with how much likelier it is under a teacher; see `opd`.
+
+    Args:
+        credit_R: Not used.
+        batch: The batch, with the column `teacher_gap_T`.
+        balance: 0: tokens count alike. 1: the turns of a trajectory do.
+    """
+    if not 0.0 <= balance <= 1.0:
+        raise ConfigError(f"follow_teacher: balance={balance} must lie in [0, 1]")
+    gap_T, tokens = batch.column("teacher_gap_T", needed_by="follow_teacher"), batch.tokens
+    assert tokens is not None, "a batch with a column per token has tokens"
+    turns, length_R = batch.trajectories, tokens.lengths.astype(np.float64)
+    even_R = turns.broadcast(turns.sum(length_R) / turns.lengths) / length_R
+    return report_tokens("follow_teacher", gap_T * tokens.broadcast(1 - balance + balance * even_R), tokens)
 
 
 def _values(batch: Batch, needed_by: str) -> tuple[Tokens, Segments]:

@@ -11,6 +11,7 @@ from turnwise.base.errors import DataError, did_you_mean
 from turnwise.base.imports import import_named
 from turnwise.base.jsonl import read_objects
 from turnwise.engines.base import Generation
+from turnwise.environments.tool_calls import THINK, THOUGHT
 from turnwise.extensions.gateway.call import Call, make_reply
 from turnwise.extensions.gateway.errors import BadRequest
 from turnwise.extensions.gateway.messages import Message, read_message, short
@@ -62,6 +63,15 @@ def read_conversations(given: str) -> list[Conversation]:
     return found
 
 
+def _with_reasoning(message: Any, where: str) -> Message:
+    """Read a message; what an API gives as reasoning of its own stands before what it says, as the model wrote it."""
+    read = read_message(message, where)
+    thought = message.get("reasoning_content")
+    if read["role"] == "assistant" and isinstance(thought, str) and thought.strip() and THINK not in read["content"]:
+        read["content"] = f"{THINK}\n{thought.strip()}\n{THOUGHT}\n\n{read['content']}"
+    return read
+
+
 def _read(line: dict[str, Any], where: str) -> Conversation:
     given, tools = line.get("messages"), line.get("tools")
     tools = [] if tools is None else tools
@@ -72,7 +82,7 @@ def _read(line: dict[str, Any], where: str) -> Conversation:
     if not isinstance(tools, list):
         raise DataError(f"{where}: tools={short(tools)}, expected a list")
     try:
-        messages = [read_message(message, f"messages[{index}]") for index, message in enumerate(given)]
+        messages = [_with_reasoning(message, f"messages[{index}]") for index, message in enumerate(given)]
     except BadRequest as error:
         raise DataError(f"{where}: {error.message}") from None
     told = [index for index, message in enumerate(messages) if message["role"] == "assistant"]

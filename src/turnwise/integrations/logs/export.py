@@ -218,7 +218,7 @@ def _logged(trajectory: Trajectory, name: str, step: int, values: Sequence[float
                 valid=turn.valid,
                 truncated=turn.truncated,
                 state_key=None if turn.state_key is None else str(turn.state_key),
-                actor=turn.actor,
+                actor=turn.extras.get("actor", ""),
                 prompt_ids=ids,
                 response_ids=turn.response_ids,
                 logprobs=turn.behavior_logprobs,

@@ -132,8 +132,8 @@ def _reward(trace: _Trace, name: str | None, where: str) -> Any:
         if name not in found:
             raise DataError(f"{where}: no reward {name!r}, which --reward names.{did_you_mean(name, found)}")
         return found[name]
-    scored = [each for each in trace.rewards.values() if each is not None and each.score is not None]
-    return sum(each.score * each.weight for each in scored) if 0 < len(scored) == len(trace.rewards) else None
+    scored = [(each.score, each.weight) for each in trace.rewards.values() if each and each.score is not None]
+    return sum(score * weight for score, weight in scored) if 0 < len(scored) == len(trace.rewards) else None
 
 
 def _responses(trace: _Trace, actor: str, where: str, source: Source) -> Iterator[Response]:

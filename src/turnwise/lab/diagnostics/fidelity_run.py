@@ -193,7 +193,7 @@ def measure_run(
         known, action_HK = kept.load() or (None, np.zeros((len(found.starts), continuations), dtype=np.int64))
         numbers = {id(start): number for number, start in enumerate(found.starts)}
 
-        def play(starts: Sequence[Start], *, seed: int) -> list[Trajectory]:
+        def play_on(starts: Sequence[Start], *, seed: int) -> list[Trajectory]:
             played = stage.play(starts, seed=seed)
             for place, (start, one) in enumerate(zip(starts, played, strict=True)):
                 if one.failure is None:
@@ -209,7 +209,7 @@ def measure_run(
         return_HK = continue_histories(
             found.starts,
             continuations,
-            play,
+            play_on,
             at_once=stage.config.rollout.groups * stage.config.rollout.group_size,
             seed=1_000_003 * (seed + 1),
             known=known,

@@ -131,8 +131,8 @@ class McpEnvironment:
             reward, success = await self._rewarded(played)
         finally:
             await server.close()
-        ends = {"terminated": ended, "truncated": truncated and not ended}
-        return Step(observation=observation, reward=reward, valid=valid, info={"success": success}, **ends)
+        ends: dict[str, Any] = {"terminated": ended, "truncated": not ended, "info": {"success": success}}
+        return Step(observation=observation, reward=reward, valid=valid, **ends)
 
     async def _rewarded(self, played: Played) -> tuple[Any, Any]:
         try:

@@ -90,8 +90,8 @@ class HarborEnvironment:
         finally:
             workspace.close()
         info = {"success": reward >= 1.0, "verifier": said}
-        ends = {"terminated": ended, "truncated": truncated and not ended}
-        return Step(observation=observation, reward=reward, valid=valid, info=info, **ends)
+        ends: dict[str, Any] = {"terminated": ended, "truncated": not ended, "info": info}
+        return Step(observation=observation, reward=reward, valid=valid, **ends)
 
     def _told(self, outcome: Outcome) -> str:
         said = outcome.output.decode(errors="replace")

@@ -24,7 +24,7 @@
       ["How good is the credit?", turnwise.quality],
       ["At what cost?", cost],
     ].map(([head, answer]) => [head, runs.map(answer)]);
-    const answered = columns.filter(([, answers]) => answers.some(Boolean)); // a question without any answer is left out
+    const answered = columns.filter(([, answers]) => answers.some(Boolean)); // no empty questions
     const heads = answered.map(([head]) => head);
     const row = (_, index) =>
       make("tr", {}, ...answered.map(([head, answers]) => cell(head, ...split(answers[index] ?? ["–"]))));

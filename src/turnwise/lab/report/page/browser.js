@@ -75,7 +75,8 @@
   /** On a phone only the columns that tell trajectories apart; all others are on the cards. */
   function fitPhone() {
     const [hide, show] = [(name) => table.hideColumn(name), (name) => table.showColumn(name)];
-    ["group", "trajectory", "turns", "reward", "invalid", "alpha", "entropy", "advantage"].forEach(phone.matches ? hide : show);
+    const further = ["group", "trajectory", "turns", "reward", "invalid", "alpha", "entropy", "advantage"];
+    further.forEach(phone.matches ? hide : show);
     table.redraw(true);
   }
 

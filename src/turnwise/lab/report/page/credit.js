@@ -95,7 +95,8 @@
       return [before(term, place), make("span", { title: term.title, class: term.kind ?? null }, term.text, ...name)];
     });
     const from = originOf(turn, group);
-    return [make("p", { class: "sum" }, ...spans), from === group.origins?.get(turn.trajectory) ? null : paragraph(from)];
+    const isCommon = from === group.origins?.get(turn.trajectory);
+    return [make("p", { class: "sum" }, ...spans), isCommon ? null : paragraph(from)];
   };
 
   /** Where base comes from: the arithmetic that gives it, if the returns alone do, else the returns. */

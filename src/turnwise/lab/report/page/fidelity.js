@@ -54,7 +54,8 @@
     const told = (one) => `${label(one)} ${quality(one, fidelity)}`;
     const rest = `Cosine to the true advantages after step ${fidelity.step}; 1 is perfect credit.`;
     if (!own) return [`Best measured: ${told(best)}`, rest];
-    return [`Fidelity ${quality(own, fidelity)}`, own === best ? "The best measured." : `Best measured: ${told(best)}.`, rest];
+    const above = own === best ? "The best measured." : `Best measured: ${told(best)}.`;
+    return [`Fidelity ${quality(own, fidelity)}`, above, rest];
   };
 
   function columnChoice(fidelity) {

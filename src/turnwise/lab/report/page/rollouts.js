@@ -154,7 +154,13 @@
         controls(),
       ),
       group.question ? make("p", { class: "task-text" }, group.question) : null,
-      make("details", { class: "legend" }, make("summary", {}, "What the numbers and colours mean"), turnwise.meaning(), key()),
+      make(
+        "details",
+        { class: "legend" },
+        make("summary", {}, "What the numbers and colours mean"),
+        turnwise.meaning(),
+        key(),
+      ),
       grid,
       view === "rows" ? make("div", { class: "detail", "aria-live": "polite" }) : "",
     );
