@@ -95,7 +95,7 @@ class Transform:
 def block(function: Callable[Concatenate[Credit, Batch, P], Credit], /) -> Callable[P, Transform]: ...
 @overload
 def block(**options: Any) -> Callable[[Callable[Concatenate[Credit, Batch, P], Credit]], Callable[P, Transform]]: ...
-def block(
+def block(  # pyright: ignore[reportInconsistentOverload]
     function: Callable[..., Any] | None = None,
     /,
     *,

@@ -162,6 +162,7 @@ def _missed(plays: Sequence[Play]) -> tuple[str, ...]:
 
 def report(name: str, problems: Sequence[Problem], missed: Sequence[str] = ()) -> str:
     """Format the problems as text, and what was not exercised."""
+    told = ""
     if missed:
         told = f"not exercised: {', '.join(missed)}; give responses that it takes with --answer TEXT, once for each"
     if not problems:
