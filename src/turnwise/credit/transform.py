@@ -94,16 +94,8 @@ class Transform:
 @overload
 def block(function: Callable[Concatenate[Credit, Batch, P], Credit], /) -> Callable[P, Transform]: ...
 @overload
-def block(
-    *,
-    needs: Sequence[str] | Callable[[Mapping[str, Any]], Sequence[str]] = ...,
-    needs_option: str | None = ...,
-    across_groups: Callable[[Mapping[str, Any]], bool] = ...,
-    coefficient: bool = ...,
-    scales: bool = ...,
-    traced: bool = ...,
-) -> Callable[[Callable[Concatenate[Credit, Batch, P], Credit]], Callable[P, Transform]]: ...
-def block(
+def block(**options: Any) -> Callable[[Callable[Concatenate[Credit, Batch, P], Credit]], Callable[P, Transform]]: ...
+def block(  # pyright: ignore[reportInconsistentOverload]
     function: Callable[..., Any] | None = None,
     /,
     *,

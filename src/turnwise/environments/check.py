@@ -162,7 +162,9 @@ def _missed(plays: Sequence[Play]) -> tuple[str, ...]:
 
 def report(name: str, problems: Sequence[Problem], missed: Sequence[str] = ()) -> str:
     """Format the problems as text, and what was not exercised."""
-    told = f"not exercised: {', '.join(missed)}; give responses that it takes with --answer TEXT, once for each"
+    told = ""
+    if missed:
+        told = f"not exercised: {', '.join(missed)}; give responses that it takes with --answer TEXT, once for each"
     if not problems:
         tested = (
             "(determinism, types, finite rewards, admissible actions, ends, picklable tasks, tasks that differ, "
