@@ -26,10 +26,10 @@ from turnwise.models.settings import ModelConfig, PromptConfig
 from turnwise.objective.tokens import Sequences, generated_logprobs
 from turnwise.rollout.experience import Experience
 from turnwise.rollout.record import read_rollouts
-from turnwise.rollout.roles import by_role
 from turnwise.rollout.trajectory import Turn
 from turnwise.train.checkpoint import checkpoint_at, latest_checkpoint, load_checkpoint
 from turnwise.train.loop import train
+from turnwise.train.roles import by_role
 
 pytestmark = needs("peft")
 ROLES = ("planner", "worker")

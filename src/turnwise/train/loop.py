@@ -14,13 +14,13 @@ from turnwise.models.adapters import roles_of
 from turnwise.rollout.experience import Experience
 from turnwise.rollout.failures import placed_failure
 from turnwise.rollout.record import write_rollouts
-from turnwise.rollout.roles import by_role
 from turnwise.train.clock import Clock
 from turnwise.train.display import Display
 from turnwise.train.diverged import kept_for_inspection, refuse_diverged
 from turnwise.train.folder import RunFolder
 from turnwise.train.held_out import evaluate_held_out
 from turnwise.train.prepare import prepare
+from turnwise.train.roles import by_role
 from turnwise.train.run import Run
 from turnwise.train.update import Measured
 

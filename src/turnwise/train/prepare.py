@@ -18,7 +18,6 @@ from turnwise.objective.values import ValueTerm
 from turnwise.rollout.experience import Steps
 from turnwise.rollout.gate import Gate, VisitedEngine, VisitedEnvironments
 from turnwise.rollout.pool import Pool
-from turnwise.rollout.tally import Tally
 from turnwise.train.checkpoint import checkpoints, load_parts
 from turnwise.train.credit import Credit, make_transform
 from turnwise.train.critic import critic_columns, make_critic
@@ -30,6 +29,7 @@ from turnwise.train.held_out import evaluate_held_out
 from turnwise.train.parts import check_model, make_learner, make_optimizer, make_plan, notes
 from turnwise.train.resume import first_policy, last_state, refuse_what_would_lose, use_device
 from turnwise.train.run import Run
+from turnwise.train.tally import Tally
 from turnwise.train.trackers import check_trackers, open_trackers
 from turnwise.train.warmstart import warm_policy
 
