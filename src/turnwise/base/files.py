@@ -134,7 +134,12 @@ def provenance() -> dict[str, Any]:
 @functools.cache
 def _code_and_machine() -> Mapping[str, Any]:
     """Collect what stays the same for the life of a process, once: asking git and the packages takes long."""
-    from importlib.metadata import version  # slow to import
+    from importlib.metadata import PackageNotFoundError, version  # slow to import
+
+    versions: dict[str, str] = {}
+    for name in ("torch", "transformers", "numpy"):
+        with contextlib.suppress(PackageNotFoundError):  # logs are read without the first two
+            versions[name] = version(name)
 
     try:
         commit = subprocess.run(
@@ -143,7 +148,7 @@ def _code_and_machine() -> Mapping[str, Any]:
     except (OSError, subprocess.CalledProcessError):
         commit = None
     return {
-        "versions": {"turnwise": __version__} | {name: version(name) for name in ("torch", "transformers", "numpy")},
+        "versions": {"turnwise": __version__} | versions,
         "commit": commit,
         "python": platform.python_version(),
         "cpus": os.cpu_count(),

@@ -5,8 +5,6 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jinja2 import TemplateError
-
 from turnwise.environments.tool_calls import describe_tools
 from turnwise.extensions.gateway.errors import BadRequest
 from turnwise.extensions.gateway.messages import Message
@@ -86,6 +84,8 @@ class Prompter:
         return ids + self._fmt.encode(text)
 
     def _render(self, messages: Sequence[Message], tools: Sequence[Any], marked: set[int], *, asks: bool = True) -> str:
+        from jinja2 import TemplateError  # it comes with transformers, which logs are read without
+
         texts = [
             self._mark(index) if index in marked else self._fmt.plain(message["content"])
             for index, message in enumerate(messages)
