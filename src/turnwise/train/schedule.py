@@ -2,7 +2,13 @@
 
 import numpy as np
 
+from turnwise.base.streams import Stream
 from turnwise.objective.settings import UpdateConfig
+
+
+def draws(seed: int, step: int) -> np.random.Generator:
+    """Return the generator that draws the mini-batches of a step."""
+    return np.random.default_rng([seed, Stream.MINI_BATCHES, step])
 
 
 def mini_batches(

@@ -9,7 +9,6 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from turnwise.base.streams import Stream
 from turnwise.credit.batch import Batch
 from turnwise.credit.trace import Trace
 from turnwise.models.policy import autocast
@@ -21,7 +20,7 @@ from turnwise.objective.terms import Loss, Pass, StepView
 from turnwise.objective.tokens import Sequences, States, generated_logprobs
 from turnwise.objective.values import ValueTerm
 from turnwise.train.critic import states_of, teach_alone
-from turnwise.train.schedule import learning_rate, mini_batches
+from turnwise.train.schedule import draws, learning_rate, mini_batches
 
 METRICS = ("grad_norm", "clipped_frac", "kl_old", "log_ratio_abs", "kl_reference", "loss")
 """Metrics of every update, 0 if no loss term provides them."""
@@ -107,7 +106,7 @@ class Learner:
         objective, sequences = self.prepare(measured, credit, step)
         units_N = sequences.whole_trees(objective.unit_N)
         totals: dict[str, float] = dict.fromkeys(METRICS, 0.0)
-        generator = self.draws(step)
+        generator = draws(self.seed, step)
         num_steps = settings.epochs * settings.mini_batches
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(settings, step, self.steps)
@@ -167,10 +166,6 @@ class Learner:
                     totals[name] = totals.get(name, 0.0) + value / num_steps
         model.eval()
         return totals | told
-
-    def draws(self, step: int) -> np.random.Generator:
-        """Return the generator of a step's mini-batches."""
-        return np.random.default_rng([self.seed, Stream.MINI_BATCHES, step])
 
     def prepare(self, measured: Measured, credit: Trace, step: int) -> tuple[StepLoss, Sequences]:
         """Prepare the loss of a step, and its sequences with those of its lesson."""

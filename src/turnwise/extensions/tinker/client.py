@@ -52,7 +52,7 @@ class Service(Connection):
                 raise EngineFault(f"the server at {self.settings.url} rejects the request: {error}")
             return result
 
-    async def _ask(self, method: str, path: str, **content: Any) -> Any:
+    async def _ask(self, method: str, path: str, *, plain: bool = False, **content: Any) -> Any:
         content["headers"] = {"X-API-Key": os.environ.get(KEY, "tml-none")}
         try:
             answer = await self._open().client.request(method, path, **content)

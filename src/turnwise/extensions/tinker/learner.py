@@ -22,7 +22,7 @@ from turnwise.objective.objective import StepLoss
 from turnwise.objective.policy import OLD
 from turnwise.objective.terms import Pass, Stateless, StepView, TermLoss, Unit, as_tensor
 from turnwise.objective.tokens import Sequences
-from turnwise.train.schedule import learning_rate, mini_batches
+from turnwise.train.schedule import draws, learning_rate, mini_batches
 from turnwise.train.update import METRICS, Learner, Measured
 
 
@@ -79,7 +79,7 @@ class TinkerLearner(Learner):
         if named and settings.kl:
             self.objective.terms["kl"] = RewardKL(settings.kl, settings.aggregate)
         objective, sequences = self.prepare(measured, credit, step)
-        generator = self.draws(step)
+        generator = draws(self.seed, step)
         units_N = sequences.whole_trees(objective.unit_N)
         totals: dict[str, float] = dict.fromkeys(METRICS, 0.0)
         given = OLD[settings.old_policy] if named else "logprob_T"
