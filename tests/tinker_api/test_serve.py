@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.needs import skip_without
+from tests.needs import needs, skip_without
 from tests.tinker_api.serving import NAME, Serving, new_policy, recipe, serving
 from turnwise.base.errors import EngineFault
 from turnwise.extensions.tinker.served import LOSSES, Samplers, Trained
@@ -74,6 +74,26 @@ def test_each_loss_has_the_gradient_of_its_formula(name: str):
     assert told["metrics"]["loss:sum"] == pytest.approx(total.item(), rel=1e-5)
     for ours, theirs in zip(model.parameters(), trained.model.parameters(), strict=True):
         torch.testing.assert_close(theirs.grad, ours.grad, atol=1e-6, rtol=1e-4)
+
+
+@needs("peft")
+def test_adapters_begin_at_the_model_and_are_saved_alone(tmp_path: Path):
+    base, asked = (
+        new_policy(recipe()).model,
+        {"data": [datum([2, 5, 6], weights=[1.0, 1.0])], "loss_fn": "cross_entropy"},
+    )
+    trained, full = Trained(base, 4, 0), Trained(base, 0, 0)
+    told = [each.passed(asked, backward=True)["loss_fn_outputs"] for each in (trained, full)]
+    assert told[0] == told[1]
+    trained.step({"learning_rate": 0.01})
+    moved = trained.passed(asked, backward=False)["loss_fn_outputs"]
+    trained.save(tmp_path / "a.pt")
+    again = Trained(base, 4, 1)
+    again.load(tmp_path / "a.pt", optimizer=True)
+    assert again.passed(asked, backward=False)["loss_fn_outputs"] == moved != told[0]
+    assert all("lora_" in name for name in torch.load(tmp_path / "a.pt", weights_only=True)["weights"])
+    with pytest.raises(EngineFault, match="the saved weights have rank 4, the model has 8"):
+        Trained(base, 8, 0).load(tmp_path / "a.pt", optimizer=True)
 
 
 def ask(served: Serving, name: str, body: Any, *, method: str = "POST", kind: str = "application/json") -> Any:

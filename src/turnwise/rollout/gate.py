@@ -182,6 +182,10 @@ class VisitedEngine(OwnConversations):
         if not self._loop.apart:
             await self._gate.aclose()
 
+    async def release(self) -> None:
+        """Release what the engine holds in the loop of the rollouts, at the end of a run."""
+        await self._loop.visit(self._gate.aclose())
+
 
 class VisitedEnvironments(OwnEnvironments):
     """Environments as they are used from outside the event loop of the rollouts; see `Environments` for the methods.

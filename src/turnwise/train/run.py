@@ -21,6 +21,7 @@ from turnwise.objective.prober import Prober
 from turnwise.objective.scorer import Scorer
 from turnwise.objective.tokens import Sequences
 from turnwise.rollout.experience import Steps
+from turnwise.rollout.gate import VisitedEngine
 from turnwise.rollout.groups import Collector
 from turnwise.rollout.trajectory import Trajectory
 from turnwise.train.checkpoint import Part, save_checkpoint
@@ -142,6 +143,8 @@ class Run:
     def close(self) -> None:
         """Release environments and trackers."""
         blocking(self.environments.aclose())
+        if isinstance(engine := self.models.policy.engine, VisitedEngine):
+            blocking(engine.release())
         self.folder.refuse_moved()  # else a tracker could make a new folder there
         for tracker in self.folder.trackers:
             tracker.close()

@@ -3,7 +3,6 @@
 import asyncio
 import copy
 import dataclasses
-import types
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from turnwise.engines.base import Decode, Sampling
 from turnwise.engines.local import LocalEngine
 from turnwise.models.adapters import add_adapters
 from turnwise.models.policy import trainable
+from turnwise.models.settings import ModelConfig
 from turnwise.objective.losses import policy_loss
 from turnwise.objective.tokens import chunked_logprobs
 
@@ -214,8 +214,7 @@ def _copy(base: PreTrainedModel, rank: int, seed: int) -> PreTrainedModel:
     """Copy the base model to train all its weights, or adapters of a rank."""
     model = copy.deepcopy(base).requires_grad_(not rank)
     if rank:
-        config: Any = types.SimpleNamespace(lora_rank=rank, lora_alpha=32)
-        add_adapters(model, config, seed)
+        add_adapters(model, ModelConfig(name=base.name_or_path or "served", train="lora", lora_rank=rank), seed)
         for name, weight in model.named_parameters():
             weight.requires_grad_("lora_" in name)
     return model
