@@ -109,6 +109,8 @@ class Kinds(Section):
         """Leave out options of other kinds that have their defaults, and refuse others."""
         if not isinstance(data, Mapping):
             return data
+        if cls.named not in ("", ":"):  # made by its class, a section has its name too
+            data = {cls.named_by: cls.named, **data}
         idle: dict[str, dict[str, Any]] = {}
         for option, value in data.items():
             having = {name: field for name, field in cls._others(option) if not _is_default(value, field.default)}

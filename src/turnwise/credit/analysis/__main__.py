@@ -8,7 +8,7 @@ import io
 import sys
 from importlib.resources import files
 
-from turnwise.base.tables import as_markdown
+from turnwise.base.tables import as_markdown, as_text
 from turnwise.base.terminal import say
 from turnwise.credit.analysis.bias import HISTORY, rows
 from turnwise.credit.analysis.decisions import PROBLEMS
@@ -31,12 +31,12 @@ def page() -> str:
     return "\n".join(
         [
             GUIDE.format(HISTORY=HISTORY),
-            as_markdown(summary(measured)),
+            f"```text\n{as_text(summary(measured))}\n```",
             "\n## The problems\n",
             as_markdown(problems),
             "\n[Cosine and variance of every method in every problem](bias-by-problem.csv).",
             f"\n{MARK}{DRIFT}",
-            as_markdown(drifts(measure_drift())),
+            f"```text\n{as_text(drifts(measure_drift()))}\n```",
         ]
     )
 

@@ -245,7 +245,7 @@ class Stage:
 
     @functools.cached_property
     def _first(self) -> Policy:
-        return first_policy(self.folder, self.policy.model.device)
+        return first_policy(self.folder, self.policy.model.device, self.config.engine)
 
     def close(self) -> None:
         """Release the environments."""
