@@ -391,6 +391,10 @@ IDEAS: dict[str, Idea] = {
         "measures/test_probes.py::test_sampled_answers_are_scored_place_by_place",
         {"turnwise.measures.gold:answers": of_zeros("accuracy", "confidence")},
     ),
+    "probe left_out": Idea(
+        "measures/test_hindsight.py::test_what_the_answer_loses_without_a_turn",
+        {"turnwise.measures.edited:left_out": of_zeros("turn_drop")},
+    ),
     "probe prompt": Idea(
         "measures/test_hindsight.py::test_a_prompt_is_scored_once_per_group",
         {"turnwise.measures.edited:prompt": of_zeros("prompt_logprob")},

@@ -122,7 +122,7 @@ def _is(value: object, kind: type) -> bool:
 def check_batch(batch: object, needed_by: str, columns: Iterable[str] = ()) -> None:
     """Raise unless `batch` is a `Batch` with some columns, such as for the tuple that `Batch.from_arrays` returns."""
     if isinstance(batch, Batch):
-        for name in columns:  # the method is what a caller knows, not its block that misses the column
+        for name in columns:
             try:
                 batch.column(name, needed_by=needed_by.partition("(")[0])
             except BatchError as error:

@@ -19,7 +19,7 @@ from typing import Any, Concatenate, ParamSpec, overload
 import numpy as np
 from jaxtyping import Float
 
-from turnwise.base.errors import ConfigError
+from turnwise.base.errors import BatchError, ConfigError
 from turnwise.credit.batch import Batch
 from turnwise.credit.card import Card, Confidence, Gradient, Stage
 from turnwise.credit.options import bind, check_batch, check_transforms, check_value, described
@@ -60,13 +60,13 @@ class Transform:
             BatchError: The batch lacks a column, or a step returned a wrong shape or a value that is not finite.
             ConfigError: The transform has state, which this call would lose.
         """
-        check_batch(batch, self.name, self.needs if self.card else ())
+        check_batch(batch, self.name)
         if self.init is not None:
             raise ConfigError(
                 f"{self.name} keeps state; call method.update(batch.reward_R, state, batch) with "
                 "state = method.init(), and keep the state it returns"
             )
-        credit_R, _ = self.update(batch.reward_R, None, batch)
+        credit_R, _ = self._update(None, batch)
         return batch.check_credit(credit_R, self.name)
 
     def trace(self, batch: Batch, state: State = None) -> tuple[Trace, State]:
@@ -80,12 +80,20 @@ class Transform:
             The trace (advantages, base advantage, and coefficient and result of each traced block), and the state for
             the next call.
         """
-        check_batch(batch, self.name, self.needs if self.card else ())
+        check_batch(batch, self.name)
         if state is None and self.init is not None:
             state = self.init()
         with tracing() as blocks:
-            credit_R, state = self.update(batch.reward_R, state, batch)
+            credit_R, state = self._update(state, batch)
         return Trace(batch.check_credit(credit_R, self.name), tuple(blocks)), state
+
+    def _update(self, state: State, batch: Batch) -> tuple[Credit, State]:
+        try:
+            return self.update(batch.reward_R, state, batch)
+        except BatchError:
+            if self.card:  # the method is what a caller knows, not its block that misses a column
+                check_batch(batch, self.name, self.needs)
+            raise
 
     def __repr__(self) -> str:
         return self.name

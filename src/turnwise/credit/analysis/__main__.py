@@ -28,15 +28,17 @@ def page() -> str:
     for problem in PROBLEMS.values():
         success = f"{problem.expectation(lambda t: t.success):.0%}"
         problems.append((problem.name, problem.about, success, str(len(problem.trajectories[0])), str(problem.size)))
+    head, *lines = summary(measured)
+    shown = [head, *((name, gradient.split()[0], *rest) for name, gradient, *rest in lines)]  # methods.md has all of it
     return "\n".join(
         [
             GUIDE.format(HISTORY=HISTORY),
-            f"```text\n{as_text(summary(measured))}\n```",
+            f"```text\n{as_text(shown)}\n```",
             "\n## The problems\n",
             as_markdown(problems),
             "\n[Cosine and variance of every method in every problem](bias-by-problem.csv).",
             f"\n{MARK}{DRIFT}",
-            f"```text\n{as_text(drifts(measure_drift()))}\n```",
+            as_markdown(drifts(measure_drift())),
         ]
     )
 

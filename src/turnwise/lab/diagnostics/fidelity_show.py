@@ -147,8 +147,9 @@ def fidelity_figure(found: FidelityOfRun) -> Figure:
 
 
 def _reach(intervals: Sequence[Interval]) -> list[list[float]]:
-    """Return the lengths of error bars, below and above."""
-    return [[one.value - one.low for one in intervals], [one.high - one.value for one in intervals]]
+    """Return the lengths of error bars, below and above; an estimate corrected for noise may lie outside of its own."""
+    reach = [(one.value - one.low, one.high - one.value) for one in intervals]
+    return [[max(0.0, end) for end in ends] for ends in zip(*reach, strict=True)]
 
 
 def as_json(found: FidelityOfRun) -> dict[str, Any]:
