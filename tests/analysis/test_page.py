@@ -65,7 +65,8 @@ def compare(printed: list[list[str]], made: list[list[str]], *, key: int = 1) ->
 
 
 def compare_page(measured) -> None:
-    compare(section(""), summary(measured))
+    head, *made = summary(measured)
+    compare(section(""), [head, *((name, gradient.split()[0], *rest) for name, gradient, *rest in made)])
     with PAGE.with_name("bias-by-problem.csv").open(newline="") as file:
         head, *kept = csv.reader(file)
     for name, key in BY_PROBLEM.items():
@@ -88,7 +89,7 @@ def test_the_page_is_what_the_code_gives_for_every_method():
 def test_the_page_declares_what_the_methods_declare():
     declared = {line[0]: line[1] for line in section("")[2:]}
     made = {name: str(tw.trial(make).gradient) for name, make in tw.METHODS.items()}
-    assert declared == {name: text.partition(":")[0] for name, text in made.items()}, (
+    assert declared == {name: re.split(r"[: ]", text)[0] for name, text in made.items()}, (
         "run python -m turnwise.credit.analysis"
     )
 

@@ -88,7 +88,7 @@ def test_spae_switched_off_is_its_base_standardised_over_tokens():
 
 
 def test_spae_says_which_probe_is_missing():
-    with pytest.raises(BatchError, match="^spae needs column 'accuracy'"):
+    with pytest.raises(BatchError, match=r"^spae needs column 'accuracy'"):
         tw.spae()(make_batch([[1]], [0], confidence=[1]))
 
 

@@ -81,7 +81,7 @@ def test_columns_are_needed_where_an_option_reads_them():
     values = {"value_low", "value_high", "value_switch"}
     assert set(tw.hiper().needs) == values | {"switch", "subgoal_changed", "part_T"}
     assert set(tw.hiper(unfinished="repeat").needs) == {*tw.hiper().needs, "finished"}
-    with pytest.raises(BatchError, match="^egae needs column 'finished', which this batch does not have"):
+    with pytest.raises(BatchError, match=r"^egae needs column 'finished', which this batch does not have"):
         tw.egae(decay=0.9)(make_batch([[1]], [0], value=[0]))
 
 

@@ -87,7 +87,7 @@ class Transform:
             credit_R, state = self._update(state, batch)
         return Trace(batch.check_credit(credit_R, self.name), tuple(blocks)), state
 
-    def _update(self, state: State, batch: Batch) -> tuple[Credit, State]:
+    def _update(self, state: State, batch: Batch) -> tuple[Any, State]:
         try:
             return self.update(batch.reward_R, state, batch)
         except BatchError:
