@@ -38,8 +38,8 @@ def rule(name: str, test: str, recipe: str = "", *, module: str = "growth") -> I
         yield [None] * group.size
 
     off = {
+        f"turnwise.extensions.branching.growth:RULES/{name}": separate,  # first: the table has names of functions
         f"turnwise.extensions.branching.{module}:{name}": separate,
-        f"turnwise.extensions.branching.growth:RULES/{name}": separate,
     }
     return Idea(test, off, recipe)
 

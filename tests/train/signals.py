@@ -17,7 +17,7 @@ import torch
 from tests.toys import small_config
 from tests.train.kills import whole  # also makes tqdm safe to fork
 
-import turnwise.commands.common
+import turnwise.config
 import turnwise.lab.report.write
 import turnwise.train.figure
 from turnwise.__main__ import main
@@ -47,7 +47,7 @@ def live(folder: Path, command: list[str], prepare: Callable[[], None] = lambda:
             os.dup2(os.open(folder / name, os.O_CREAT | os.O_WRONLY | os.O_TRUNC), fd)
         torch.set_num_threads(1)
         signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in a shell's background ignores it
-        turnwise.commands.common.load_config = lambda recipe, overrides: small_config(folder, **SETTINGS)
+        turnwise.config.load_config = lambda recipe, overrides: small_config(folder, **SETTINGS)
         prepare()
         sys.argv = ["turnwise", *command]
         status = main()

@@ -22,7 +22,7 @@ from turnwise.train.update import Learner
 class Stairs(Colors):
     """Pays each right color; "pink" and the limit of turns end it. Outcomes, lengths and states all differ."""
 
-    gives = ("gold", "role", "step_rewards")
+    gives = ("gold", "role", "step_rewards", "checks")
 
     def __init__(self, seed: int):
         super().__init__(seed, turns=3)
@@ -42,6 +42,9 @@ class Stairs(Colors):
                 "gold": self.color(self.seed, 1),
                 "role": f"seat {self.seed % 2}",
                 "step_rewards": [*self.rewards],
+                "checks": [
+                    sum(reward > 0 for reward in self.rewards[: turn + 1]) / 3 for turn in range(len(self.rewards))
+                ],
             },
         )
 
@@ -82,12 +85,18 @@ def config_of(name: str, folder, *, continued: bool = False, **further: Any):
     """A run of a method with what it needs; `continued`: values from continuations where a critic could give them."""
     needs = tw.trial(tw.METHODS[name]).needs
     judge = "tests.train.test_every_method_trains:decide"
-    helpers = {
+    helpers: dict[str, dict[str, Any]] = {
         "a critic": {"critic": {"learning_rate": 0.1}},
         "a judge": {"judge": {"run": judge}},
         "a reward model": {"reward_model": {"learning_rate": 0.01}},
         "continuations": {"continuations": {"number": 2}},
     }
+    if "a teacher" in how_to_train(needs):
+        taught = {"name": "teacher", "steps": 1}
+        teacher = train(
+            small_config(folder, run=taught, environment={"options": {"turns": 3}}, model={"max_context": 64})
+        )
+        helpers["a teacher"] = {"teacher": {"run": str(teacher.path)}}
     wanted = how_to_train(needs).replace("a critic or continuations", "continuations" if continued else "a critic")
     helper = {key: more[key] for what, more in helpers.items() if what in wanted for key in more}
     talks = "rank_velocity" in needs  # which takes responses of more than 120 tokens

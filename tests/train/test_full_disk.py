@@ -17,7 +17,7 @@ from tests.train.kills import whole
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-import turnwise.commands.common
+import turnwise.config
 from turnwise.base.errors import RunError
 from turnwise.base.files import refused_by_disk, write_json
 from turnwise.commands.cli import main
@@ -88,7 +88,7 @@ def test_a_full_disk_is_one_line_and_the_run_resumes_from_the_last_checkpoint(
     sections = {"run": {"steps": 4}, "checkpoint": {"every": 1}, "model": {"hidden_size": 32}}
     config = small_config(small, **sections)
     train(small_config(tmp_path / "whole", **sections))
-    monkeypatch.setattr(turnwise.commands.common, "load_config", lambda *_: config)
+    monkeypatch.setattr(turnwise.config, "load_config", lambda *_: config)
     function, filler = getattr(Run, name := "save" if what == "a checkpoint" else "measure"), small / "filler"
 
     def filling(self, *given):

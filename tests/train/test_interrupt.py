@@ -11,7 +11,7 @@ from tests.gateway.asking import play_toy  # noqa: F401 (imported before an inte
 from tests.toys import small_config
 from tests.train.kills import HARNESS, whole
 
-import turnwise.commands.common
+import turnwise.config
 import turnwise.train.loop
 from turnwise.base.stopping import stoppable
 from turnwise.commands.cli import main
@@ -79,7 +79,7 @@ def test_ctrl_c_saves_the_last_completed_step(phase, tmp_path, monkeypatch, caps
     train(small_config(tmp_path / "whole", **SETTINGS | further))
     run = tmp_path / "stopped" / "run"
     config = small_config(run.parent, **SETTINGS | further)
-    monkeypatch.setattr(turnwise.commands.common, "load_config", lambda *_: config)
+    monkeypatch.setattr(turnwise.config, "load_config", lambda *_: config)
     with monkeypatch.context() as patched:
         press_ctrl_c_in(patched, owner, name, lambda: len(steps_of(run)) == recorded)
         assert main(["train", any_recipe(tmp_path)]) == 130
@@ -95,7 +95,7 @@ def test_ctrl_c_saves_the_last_completed_step(phase, tmp_path, monkeypatch, caps
 
 def test_ctrl_c_in_the_warm_start_says_how_to_start_again(tmp_path, monkeypatch, capsys):
     config = small_config(tmp_path)
-    monkeypatch.setattr(turnwise.commands.common, "load_config", lambda *_: config)
+    monkeypatch.setattr(turnwise.config, "load_config", lambda *_: config)
     with monkeypatch.context() as patched:
         press_ctrl_c_in(patched, prepare, "warm_policy", lambda: True)
         assert main(["train", any_recipe(tmp_path)]) == 130
@@ -106,7 +106,7 @@ def test_ctrl_c_in_the_warm_start_says_how_to_start_again(tmp_path, monkeypatch,
 
 def test_ctrl_c_before_the_first_checkpoint_says_how_to_start_again(tmp_path, monkeypatch, capsys):
     config = small_config(tmp_path)
-    monkeypatch.setattr(turnwise.commands.common, "load_config", lambda *_: config)
+    monkeypatch.setattr(turnwise.config, "load_config", lambda *_: config)
     with monkeypatch.context() as patched:
         press_ctrl_c_in(patched, prepare, "open_trackers", lambda: True)
         assert main(["train", any_recipe(tmp_path)]) == 130
