@@ -1,4 +1,4 @@
-"""The figures of docs/explanation/scale.md, derived a second time by hand."""
+"""The figures of docs/results/scale.md, derived a second time by hand."""
 
 import json
 import sys

@@ -20,7 +20,7 @@ STAGES = {
     "modulation": "Modulation: how much an advantage counts",
     "shaping": "Shaping: what the rewards are",
 }
-MADE = "\n<!-- docs/generate.py -->"
+MADE = "\n<!--docs/generate.py-->"
 HEADS = ("Args", "Expected gradient", "Use it when", "Reference", "Raises", "Returns")
 INTRODUCTION = """
 Every method is a chain of public blocks. `turnwise methods` prints this table with the papers' titles,

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from generator.text import item, wrap
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "explanation" / "scale.md"
+PAGE = ROOT / "docs" / "results" / "scale.md"
 MEASURED = ROOT / "benchmarks" / "results" / "credit-scale.json"
 MADE = "<!-- Made by `python docs/generate.py` from docs/generator/scale.py and benchmarks/results. Edit those. -->"
 
