@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +54,10 @@ class OnlyTasks:
         return str(task)
 
 
-def play(task: Any, endpoint: Endpoint) -> dict[str, Any]:
-    """Play it as a harness."""
+def play(
+    task: Any, endpoint: Endpoint, told: Callable[[str, int], str] = lambda observation, _: observation
+) -> dict[str, Any]:
+    """Play it as a harness, which may tell an observation otherwise after so many messages."""
     game = Late(task)
     messages = [user(game.start())]
     while True:
@@ -63,7 +65,7 @@ def play(task: Any, endpoint: Endpoint) -> dict[str, Any]:
         step = game.step(messages[-1]["content"])
         if step.ended:
             return {"reward": step.reward, "success": step.info["success"]}
-        messages.append(user(step.observation))
+        messages.append(user(told(step.observation, len(messages))))
 
 
 COUNT = itertools.count()
@@ -71,14 +73,11 @@ COUNT = itertools.count()
 
 def play_with_a_clock(task: Any, endpoint: Endpoint) -> dict[str, Any]:
     """Play it, and tell the number of the game with the second observation."""
-    game = Late(task)
-    messages = [user(game.start())]
-    while True:
-        messages.append(ask(endpoint, messages))
-        step = game.step(messages[-1]["content"])
-        if step.ended:
-            return {"reward": step.reward, "success": step.info["success"]}
-        messages.append(user(f"{step.observation} {'say ' * (next(COUNT) % 23) if len(messages) < 3 else ''}".strip()))
+
+    def told(observation: str, messages: int) -> str:
+        return f"{observation} {'say ' * (next(COUNT) % 23) if messages < 3 else ''}".strip()
+
+    return play(task, endpoint, told)
 
 
 def play_with_a_late_clock(task: Any, endpoint: Endpoint) -> dict[str, Any]:

@@ -55,6 +55,6 @@ class Heartbeat:
 
     def _watch(self) -> None:
         while not self._ended.wait(max(0.01, _last + self._every_s - time.monotonic())):
-            if time.monotonic() - _last >= self._every_s and self is _started[-1]:
+            if time.monotonic() - _last >= self._every_s and _started[-1:] == [self]:
                 told()
                 self._tell()

@@ -4,16 +4,18 @@ import argparse
 import contextlib
 import math
 import os
+import signal
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from turnwise.base.errors import ConfigError, FormerWarning
 from turnwise.base.heartbeat import Heartbeat
 from turnwise.base.recipes import FOLDER, find_recipe, read_recipe
+from turnwise.base.stopping import Stop, Stopped
 from turnwise.base.terminal import is_tenth, say, say_over
 
 if TYPE_CHECKING:
@@ -195,6 +197,22 @@ def at_work(describe: Callable[[], str]) -> contextlib.AbstractContextManager[An
         if sys.stderr.isatty()
         else Heartbeat(lambda: say(describe(), file=sys.stderr, flush=True))
     )
+
+
+def run_server(work: Coroutine[Any, Any, None], stop: Stop) -> None:
+    """Run a server until a signal asks it to end, which it does by itself: one in the middle of writing would lose it.
+
+    Raises:
+        Stopped: The signal was not Ctrl-C, which is the usual end of a server.
+    """
+    import asyncio
+
+    try:
+        with stop.deferred():
+            asyncio.run(work)
+    except Stopped as stopped:
+        if stopped.signal != signal.SIGINT:
+            raise
 
 
 def quiet() -> None:

@@ -1,6 +1,7 @@
 """Define `turnwise analyse fidelity` and `turnwise audit`, which read the same replays."""
 
 import argparse
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +70,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add_markdown(parser)
 
 
-def _measure(options: argparse.Namespace, **further: Any) -> Any:
-    """Play and continue trajectories of the run."""
+def _measure(options: argparse.Namespace, **further: Any) -> tuple[Path, Any, str]:
+    """Play and continue trajectories of the run; returns its folder, what was found, and what was played, in words."""
     folder, config = open_run(options.run_folder)
     from turnwise.lab.diagnostics.fidelity_run import measure_run
     from turnwise.train.display import ConsoleDisplay
@@ -87,7 +88,7 @@ def _measure(options: argparse.Namespace, **further: Any) -> Any:
         return log_groups(options.log, tasks, stage.policy, stage.config, **told)
 
     with ConsoleDisplay() as display:
-        return folder, measure_run(
+        found = measure_run(
             folder,
             () if options.all else options.method or COMPARED[:3],
             step=options.step,
@@ -101,12 +102,32 @@ def _measure(options: argparse.Namespace, **further: Any) -> Any:
             on_gradient=lambda done, total: display.count("gradients of groups", done, total),
             **further,
         )
+    whose = f"{options.log} and step" if options.log else "Step"
+    played = (
+        f"{whose} {found.step} of {folder.path}: {found.histories} histories of {found.groups} groups, "
+        f"{found.continuations} continuations each, success {found.success:.2f}. "
+    )
+    return folder.path, found, played
+
+
+def _tell(
+    options: argparse.Namespace, run: Path, name: str, page: Sequence[Any], figure: Any, data: Mapping[str, Any]
+) -> int:
+    """Print the page of an analysis, and write it with its figure and data."""
+    from turnwise.base.files import write_json
+    from turnwise.lab.diagnostics.show import write
+
+    print_page(page, markdown=options.markdown, wide=options.wide)
+    out = options.out or run / "analyses"
+    path = write(out, name, [f"# {name}", *page], figure)
+    write_json(out / f"{name}.json", data)
+    say_written(path)
+    return 0
 
 
 def _audit(options: argparse.Namespace) -> int:
     refuse_written(options.out, "audit.md", "audit.png", "audit.json")
-    folder, found = _measure(options, alternatives=options.alternatives)
-    from turnwise.base.files import write_json
+    run, found, played = _measure(options, alternatives=options.alternatives)
     from turnwise.lab.diagnostics.audit_show import (
         as_json,
         audit_figure,
@@ -116,27 +137,19 @@ def _audit(options: argparse.Namespace) -> int:
         verdict,
     )
     from turnwise.lab.diagnostics.fidelity_show import lacking_lines
-    from turnwise.lab.diagnostics.show import write
 
     made = audit_run(found, seed=options.seed)
     head = (
-        f"Step {found.step} of {folder.path}: {found.histories} histories of {found.groups} groups, "
-        f"{found.continuations} continuations each, success {found.success:.2f}. The effect of a turn is the mean "
-        "return after it minus that of other actions which the policy drew; intervals are 95 %, groups resampled."
+        f"{played}The effect of a turn is the mean return after it minus that of other actions which the policy drew; "
+        "intervals are 95 %, groups resampled."
     )
     page = [head, [("effects", ""), *effects_table(made)], audit_table(made), verdict(made), *lacking_lines(found)]
-    print_page(page, markdown=options.markdown, wide=options.wide)
-    out = options.out or folder.path / "analyses"
-    path = write(out, "audit", ["# audit", *page], audit_figure(made))
-    write_json(out / "audit.json", as_json(made))
-    say_written(path)
-    return 0
+    return _tell(options, run, "audit", page, audit_figure(made), as_json(made))
 
 
 def _fidelity(options: argparse.Namespace) -> int:
     refuse_written(options.out, "fidelity.md", "fidelity.png", "fidelity.json")
-    folder, found = _measure(options, gradient=options.gradient)
-    from turnwise.base.files import write_json
+    run, found, played = _measure(options, gradient=options.gradient)
     from turnwise.lab.diagnostics.fidelity_record import write_responses
     from turnwise.lab.diagnostics.fidelity_show import (
         as_json,
@@ -147,22 +160,13 @@ def _fidelity(options: argparse.Namespace) -> int:
         lacking_lines,
         verdict,
     )
-    from turnwise.lab.diagnostics.show import write
 
-    whose = f"{options.log} and step" if options.log else "Step"
     head = (
-        f"{whose} {found.step} of {folder.path}: {found.histories} histories of {found.groups} groups, "
-        f"{found.continuations} continuations each, success {found.success:.2f}. "
-        "Fidelity is the cosine between advantages and true advantages, 95 % over groups; 1 is perfect credit, and "
-        "needed are so many times its responses. Entropy drift above 0: the credit raises entropy, to first order. "
-        "Neither is learning."
+        f"{played}Fidelity is the cosine between advantages and true advantages, 95 % over groups; 1 is perfect "
+        "credit, and needed are so many times its responses. Entropy drift above 0: the credit raises entropy, to "
+        "first order. Neither is learning."
     )
     page = [head, fidelity_table(found), *critics_lines(found), importance_table(found), verdict(found)]
     page += lacking_lines(found)
-    print_page(page, markdown=options.markdown, wide=options.wide)
-    out = options.out or folder.path / "analyses"
-    path = write(out, "fidelity", ["# fidelity", *page], fidelity_figure(found))
-    write_json(out / "fidelity.json", as_json(found))
-    write_responses(folder.path / "analyses", found.responses)  # where the report looks, whatever --out
-    say_written(path)
-    return 0
+    write_responses(run / "analyses", found.responses)  # where the report looks, whatever --out
+    return _tell(options, run, "fidelity", page, fidelity_figure(found), as_json(found))

@@ -2,15 +2,13 @@
 
 import argparse
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from turnwise.base.stopping import Stopped
 from turnwise.base.terminal import say
-from turnwise.commands.common import count, natural, note, quiet, seconds
+from turnwise.commands.common import count, natural, note, quiet, run_server, seconds
 from turnwise.commands.policies import load_policy
 
 
@@ -33,8 +31,6 @@ def add(commands: Any) -> None:
 
 def _gateway(options: argparse.Namespace) -> int:
     quiet()
-    import asyncio
-
     from turnwise.engines.build import make_engine
     from turnwise.engines.models import Models, NamedModel
     from turnwise.rollout.collectors import make_sampling
@@ -50,12 +46,7 @@ def _gateway(options: argparse.Namespace) -> int:
     models.publish()
     sampling = make_sampling(config.rollout, policy, seed=config.run.seed)
     options.stop.why_late = "sessions are recorded first; a second signal ends the process at once"
-    try:
-        with options.stop.deferred():  # a signal in the middle of writing would lose a step
-            asyncio.run(_serve(models, sampling, options, config))
-    except Stopped as stopped:
-        if stopped.signal != signal.SIGINT:  # Ctrl-C is the usual end of a server
-            raise
+    run_server(_serve(models, sampling, options, config), options.stop)
     return 0
 
 

@@ -2,15 +2,13 @@
 
 import argparse
 import os
-import signal
 import sys
 from pathlib import Path
 from typing import Any
 
 from turnwise.base.recipes import shipped_recipes
-from turnwise.base.stopping import Stopped
 from turnwise.base.terminal import say
-from turnwise.commands.common import count, natural, quiet
+from turnwise.commands.common import count, natural, quiet, run_server
 
 
 def add(commands: Any) -> None:
@@ -31,8 +29,6 @@ def add(commands: Any) -> None:
 
 def _serve(options: argparse.Namespace) -> int:
     quiet()
-    import asyncio
-
     from turnwise.config import load_config
     from turnwise.environments.suites import make_suite
     from turnwise.models.pretrained import pretrained_policy
@@ -51,12 +47,7 @@ def _serve(options: argparse.Namespace) -> int:
     else:
         policy = pretrained_policy(config.model, config.prompt, seed=config.run.seed)
     policy.model.to(use_device(config.run))  # pyright: ignore[reportArgumentType]
-    try:
-        with options.stop.deferred():
-            asyncio.run(_run(policy, options))
-    except Stopped as stopped:
-        if stopped.signal != signal.SIGINT:  # Ctrl-C is the usual end of a server
-            raise
+    run_server(_run(policy, options), options.stop)
     return 0
 
 

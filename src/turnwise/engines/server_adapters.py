@@ -99,14 +99,15 @@ class Adapters:
             asked = {"token_ids": prompt, "sampling_params": {**sampled, "ignore_eos": True, "detokenize": False}}
             choice = await self.generate(asked, role)
             theirs = torch.tensor([token["logprob"] for token in choice["logprobs"]["content"]])
-            apart = [
-                (theirs - self._own(prompt, choice["token_ids"], with_)).abs().mean().item() for with_ in (role, None)
-            ]
-            if not apart[0] <= bound:
+
+            def apart(adapter: str | None) -> float:
+                return (theirs - self._own(prompt, choice["token_ids"], adapter)).abs().mean().item()  # noqa: B023
+
+            if not (found := apart(role)) <= bound:
                 raise EngineLost(
                     f"the server at {settings.url} does not compute what the trainer does with the adapter {role!r}: "
-                    f"log-probabilities differ by {apart[0]:.3f} nats per token (engine.max_difference={bound:g}), "
-                    f"and by {apart[1]:.3f} from the trainer's without it. Start the server with {self.options}, in "
+                    f"log-probabilities differ by {found:.3f} nats per token (engine.max_difference={bound:g}), "
+                    f"and by {apart(None):.3f} from the trainer's without it. Start the server with {self.options}, in "
                     f"the trainer's precision, {RESUME}"
                 )
 

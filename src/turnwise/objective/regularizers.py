@@ -33,10 +33,17 @@ class KLTerm(Stateless):
         weight_T = as_tensor(step.weights(self._aggregate))
 
         def loss(given: Pass) -> tuple[torch.Tensor, dict[str, float]]:
-            kl = kl_loss(given.logprob, given.here(reference_T), given.here(weight_T))
-            return self._weight * kl, {"kl_reference": kl.item()}
+            loss, kl = self.estimate(given.logprob, given.here(reference_T), given.here(weight_T))
+            return self._weight * loss, {"kl_reference": kl.item()}
 
         return TermLoss(loss, np.ones(step.batch.num_trajectories, dtype=bool))
+
+    def estimate(
+        self, logprob: torch.Tensor, ref_logprob: torch.Tensor, weight: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return what is minimised, and the divergence that is told; see `kl_loss` for the arguments."""
+        kl = kl_loss(logprob, ref_logprob, weight)
+        return kl, kl
 
 
 class EntropyTerm(Stateless):

@@ -1,4 +1,4 @@
-"""What is exported holds what the run or the log had; what a format cannot hold is said once."""
+"""What is exported holds what the run or the log had; what a format cannot hold is listed once."""
 
 import gzip
 import json

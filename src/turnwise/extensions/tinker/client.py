@@ -53,7 +53,7 @@ class Service(Connection):
             return result
 
     async def _ask(self, method: str, path: str, *, plain: bool = False, **content: Any) -> Any:
-        content["headers"] = {"X-API-Key": os.environ.get(KEY, "tml-none")}
+        content["headers"] = _key()
         try:
             answer = await self._open().client.request(method, path, **content)
         except httpx2.RequestError as error:
@@ -74,6 +74,10 @@ class Service(Connection):
         raise EngineFault(f"the server at {self.settings.url} rejects the request: {told}")
 
 
+def _key() -> dict[str, str]:
+    return {"X-API-Key": os.environ.get(KEY, "tml-none")}
+
+
 def check_server(settings: Any) -> dict[str, Any]:
     """Check once that a server answers, and return what it offers.
 
@@ -81,9 +85,8 @@ def check_server(settings: Any) -> dict[str, Any]:
         ConfigError: It cannot be reached.
     """
     try:
-        headers = {"X-API-Key": os.environ.get(KEY, "tml-none")}
         url = settings.url.rstrip("/") + API + "get_server_capabilities"
-        answer = httpx2.get(url, headers=headers, trust_env=False)
+        answer = httpx2.get(url, headers=_key(), trust_env=False)
         answer.raise_for_status()
         return answer.json()
     except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:

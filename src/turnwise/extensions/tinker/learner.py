@@ -7,8 +7,8 @@ server clips; else where the policy is now, and the server has nothing left to d
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,36 +17,24 @@ from turnwise.base.errors import ConfigError, EngineFault
 from turnwise.credit.trace import Trace
 from turnwise.extensions.tinker.model import ADAM, Request, TinkerModel, batches, datum, fill, loss_input
 from turnwise.objective.gradient import Diverged
-from turnwise.objective.losses import Aggregate
 from turnwise.objective.objective import StepLoss
 from turnwise.objective.policy import OLD
-from turnwise.objective.terms import Pass, Stateless, StepView, TermLoss, Unit, as_tensor
+from turnwise.objective.regularizers import KLTerm
+from turnwise.objective.terms import Pass
 from turnwise.objective.tokens import Sequences
 from turnwise.train.schedule import draws, learning_rate, mini_batches
 from turnwise.train.update import METRICS, Learner, Measured
 
 
-class RewardKL(Stateless):
+class RewardKL(KLTerm):
     """KL term as a part of the reward: its gradient is that of the advantage `-weight * (log pi - log pi_ref)`."""
 
-    name: ClassVar[str] = "kl"
-    unit: Unit = "sequence"
-    needs: Sequence[str] = ("ref_logprob_T",)
-
-    def __init__(self, weight: float, aggregate: Aggregate):
-        self._weight = weight
-        self._aggregate: Aggregate = aggregate
-
-    def prepare(self, step: StepView) -> TermLoss:
-        """Fix the weights of the tokens."""
-        reference_T = as_tensor(step.column("ref_logprob_T", self.name))
-        weight_T = as_tensor(step.weights(self._aggregate))
-
-        def loss(given: Pass) -> tuple[torch.Tensor, dict[str, float]]:
-            kl_T = given.here(weight_T) * (given.logprob.detach() - given.here(reference_T))
-            return self._weight * (kl_T * given.logprob).sum(), {"kl_reference": kl_T.sum().item()}
-
-        return TermLoss(loss, np.ones(step.batch.num_trajectories, dtype=bool))
+    def estimate(
+        self, logprob: torch.Tensor, ref_logprob: torch.Tensor, weight: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return what has this gradient, and the estimate of the divergence."""
+        kl_T = weight * (logprob.detach() - ref_logprob)
+        return (kl_T * logprob).sum(), kl_T.sum()
 
 
 @dataclasses.dataclass

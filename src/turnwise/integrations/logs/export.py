@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 
 from turnwise.base.errors import ConfigError, DataError, did_you_mean
 from turnwise.base.files import replacing
@@ -189,8 +190,8 @@ def _credit(path: Path, method: str, step: int | None) -> dict[int, np.ndarray]:
     transform = make_transform(override_config(config, [f"method={method}"]).method)
     found = {}
     for recorded, trace in replay(folder, transform, invalid_penalty=config.environment.invalid_penalty, only=step):
-        rows = read_rollouts(folder.rollouts / f"step-{recorded.step:06d}.parquet")[0]
-        values = np.full(sum(max(1, len(trajectory.turns)) for trajectory in rows), np.nan)
+        rows = pq.read_metadata(folder.rollouts / f"step-{recorded.step:06d}.parquet").num_rows
+        values = np.full(rows, np.nan)
         values[recorded.row_R] = trace.advantage_R
         found[recorded.step] = values
     return found

@@ -124,6 +124,7 @@ class Stage:
         tasks = self.suite.tasks(environment.train_split)
         if self.config.section(HarnessConfig) is None:
             refuse_unrepeatable(self.suite, tasks[:1], environment.name, wanted)
+            return
         starts, rollout = make_starts(tasks[:CHECKED], 1, self.suite.task_name), self.config.rollout
         how: Any = {"seed": self.config.run.seed, "on_turn": self.on_turn}
         request = make_request(self.models, self.environments, rollout, **how)

@@ -162,11 +162,8 @@ class Harbor:
             raise ConfigError(f"{self._data} has no task that can be played here: {why or 'no folder with task.toml'}")
         check_bubblewrap()
         if self.refused:
-            named = "; ".join(f"{name}: {cause}" for name, cause in [*self.refused.items()][:3])
-            say(
-                f"note: {len(self.refused)} of {len(self.refused) + len(self._found)} tasks are skipped: {named}",
-                file=sys.stderr,
-            )
+            every = len(self.refused) + len(self._found)
+            say(f"note: {len(self.refused)} of {every} tasks are skipped: {why}", file=sys.stderr)
         self._limits = Limits(seconds=command_s, memory_mb=memory_mb, disk_mb=disk_mb, processes=processes)
         self._told = {"max_steps": config.max_steps, "output_chars": output_chars}
 
