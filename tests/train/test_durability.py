@@ -30,7 +30,7 @@ def told_by(module: str, *words: str) -> dict:
     done = subprocess.run(
         [sys.executable, "-m", module, *words],
         cwd=ROOT,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        env=os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},  # a fork cannot use a GPU
         capture_output=True,
         text=True,
         check=False,

@@ -17,7 +17,7 @@ def told(tmp_path_factory, request) -> dict:
     done = subprocess.run(
         [sys.executable, "-m", "tests.train.signals", str(tmp_path_factory.mktemp("signals")), str(request.param)],
         cwd=ROOT,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        env=os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},  # a fork cannot use a GPU
         capture_output=True,
         text=True,
         check=False,
