@@ -43,6 +43,13 @@ THROUGHPUT = {  # tokens per second and GPU
     "8 B": (8.03e9, Figure(1562, "tokens/s/GPU", f"{NEMO}, Llama 3.1 8B, 16 GPUs")),
     "32 B": (32.8e9, Figure(540, "tokens/s/GPU", f"{NEMO}, Qwen3-32B, 32 GPUs")),
 }
+API_COSTS = [
+    ["1", "4.0", "1.4 ms", "1", "100 %"],
+    ["8", "4.0", "0.6 ms", "8", "99 %"],
+    ["64", "4.0", "0.5 ms", "62", "97 %"],
+    ["512", "4.0", "0.8 ms", "400", "78 %"],
+]
+"""Measured by `benchmarks.tinker_cost`."""
 GPUS = (1, 8, 64)
 GPU_GB = 80
 STEPS, GROUPS, ROLLOUTS, TURNS, PROMPT, RESPONSE = 150, 16, 8, 50, 2048, 512
@@ -198,6 +205,21 @@ def pages() -> dict[Path, str]:
             "so further processes divide it."
         ),
         "Reproduce: `PYTHONPATH=.:src python -m benchmarks.credit_scale --out benchmarks/results/credit-scale.json`.",
+        "## Through the Tinker API",
+        wrap(
+            "What a response costs this process when a server samples ([guide](../how-to/tinker.md)): two calls, one "
+            "to begin and one to fetch, each request with the whole prompt. Measured 2026-11-27 on one core (AMD EPYC, "
+            "beside other work) against a server that answers after 1 s, 8 turns, prompts of 400 to 820 tokens. "
+            '"Busy" is the time that the delays need over the time that it took.'
+        ),
+        table(["conversations", "KiB sent", "client's CPU", "responses a second", "busy"], API_COSTS),
+        wrap(
+            "So the client is the limit above some 400 responses a second: 512 conversations are 90 % busy where a "
+            "response takes 4 s, as hundreds of tokens of a large model do. An update sends each trajectory once a "
+            "pass, 21 KiB for 820 tokens: 10.5 MiB for 512. Until that day a client whose cost grew with its "
+            "connections took 5.3 ms a response at 512, and kept them 23 % busy. Reproduce: `python -m "
+            "benchmarks.tinker_cost`."
+        ),
         "## Sources",
         "\n".join(item(source) for source in sources),
     ]

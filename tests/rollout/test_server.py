@@ -234,7 +234,7 @@ def test_a_server_is_looked_for_at_once(fake):
     check_server(fake.url + "/")
     fake.stop()
     with pytest.raises(
-        ConfigError, match=rf"no server is ready at engine.url='{fake.url}' \(ConnectError.*how-to/vllm"
+        ConfigError, match=rf"no server is ready at engine.url='{fake.url}' \(ConnectionRefusedError.*how-to/vllm"
     ):
         check_server(fake.url)
     with pytest.raises(ConfigError, match=r"no server is ready at engine.url='http://\[' \("):

@@ -57,7 +57,7 @@ OF_TRAINING = (
     "pyarrow",
     "rich",
     "matplotlib",
-    "httpx2",
+    "aiohttp",
     "h11",
     "scipy",
 )

@@ -2,12 +2,16 @@
 
 import asyncio
 import dataclasses
+import http.client
+import json as json_format
 import logging
 import time
-from collections.abc import Awaitable, Callable
+import urllib.error
+import urllib.request
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
-import httpx2
+import aiohttp
 
 from turnwise.base.errors import ConfigError, EngineFault, EngineLost, guide
 from turnwise.engines.settings import ServerEngineConfig
@@ -16,6 +20,10 @@ T = TypeVar("T")
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.25, 30.0
 """Seconds between a failed request and the next try; the wait doubles each time."""
+FIRST_ANSWER_S = 5.0
+"""Time limit for the answer to a check (seconds)."""
+IDLE_S = 4.0
+"""Seconds until an idle connection is closed; uvicorn, which vLLM runs on, closes it after five."""
 GUIDE = f"start one as {guide('how-to/vllm.md')} says"
 RESUME = "then resume with `turnwise train --resume RUN_FOLDER`"
 
@@ -35,7 +43,7 @@ class _Session:
     """Client and locks of one event loop."""
 
     loop: asyncio.AbstractEventLoop
-    client: httpx2.AsyncClient
+    client: aiohttp.ClientSession
     gate: asyncio.Semaphore
     alone: asyncio.Lock
 
@@ -108,28 +116,64 @@ class Connection:
         """Close the connections of this event loop."""
         session, self._session = self._session, None
         if session and session.loop is asyncio.get_running_loop():
-            await session.client.aclose()
+            await session.client.close()
 
     def _open(self) -> _Session:
         loop = asyncio.get_running_loop()
         if self._session is None or self._session.loop is not loop:
             settings = self.settings
-            client = httpx2.AsyncClient(
-                base_url=settings.url,
-                timeout=settings.timeout_s,
-                limits=httpx2.Limits(max_connections=None, max_keepalive_connections=settings.max_concurrent),
-                trust_env=False,  # no proxy between trainer and engine
-                verify=_is_encrypted(settings.url),
+            client = aiohttp.ClientSession(  # uses no proxy unless told to
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_S),
+                timeout=aiohttp.ClientTimeout(None, sock_connect=settings.timeout_s, sock_read=settings.timeout_s),
+                cookie_jar=aiohttp.DummyCookieJar(),
             )
             self._session = _Session(loop, client, asyncio.Semaphore(settings.max_concurrent), asyncio.Lock())
         return self._session
 
     async def _ask(self, method: str, path: str, *, plain: bool = False, **content: Any) -> Any:
+        status, text = await self._send(method, path, **content)
+        return text if plain and status < 300 else _read(status, text, path, self.settings.url)
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        *,
+        json: Any = None,
+        headers: Mapping[str, str] | None = None,
+        params: Mapping[str, str] | None = None,
+    ) -> tuple[int, str]:
+        """Send one request; return the status and the text of the answer.
+
+        Raises:
+            Unanswered: There is no answer.
+        """
+        body = None if json is None else json_format.dumps(json, separators=(",", ":"), allow_nan=False).encode()
+        typed = {} if body is None else {"Content-Type": "application/json"}
+        url = self.settings.url.rstrip("/") + "/" + path.lstrip("/")
+        sending = {"data": body, "headers": {**typed, **(headers or {})}, "params": params, "allow_redirects": False}
         try:
-            response = await self._open().client.request(method, path, **content)
-            return response.text if plain and response.is_success else _read(response, path, self.settings.url)
-        except httpx2.RequestError as error:
+            async with self._open().client.request(method, url, **sending) as answer:
+                return answer.status, await answer.text(errors="replace")
+        except (aiohttp.ClientError, OSError) as error:  # also TimeoutError
             raise Unanswered(f"{_name(error)} at {path}") from error
+
+
+def get_once(url: str, headers: Mapping[str, str] | None = None) -> tuple[int, str]:
+    """Get what is at an address; return the status and the text.
+
+    Raises:
+        Unanswered: Nothing answers there, or it is no address.
+    """
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy between trainer and engine
+    try:
+        with opener.open(urllib.request.Request(url, headers=dict(headers or {})), timeout=FIRST_ANSWER_S) as answer:
+            return answer.status, answer.read().decode(errors="replace")
+    except urllib.error.HTTPError as error:
+        return error.code, ""
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        cause = getattr(error, "reason", error)
+        raise Unanswered(_name(cause if isinstance(cause, Exception) else error)) from error
 
 
 def check_server(url: str) -> None:
@@ -139,28 +183,22 @@ def check_server(url: str) -> None:
         ConfigError: The server cannot be reached, or reports that it is not healthy.
     """
     try:
-        status = httpx2.get(url.rstrip("/") + "/health", trust_env=False, verify=_is_encrypted(url)).status_code
+        status, _ = get_once(url.rstrip("/") + "/health")
         cause = "" if status == 200 else f"HTTP {status} at /health"
-    except (httpx2.RequestError, httpx2.InvalidURL) as error:
-        cause = _name(error)
+    except Unanswered as error:
+        cause = str(error)
     if cause:
         raise ConfigError(f"no server is ready at engine.url={url!r} ({cause}): {GUIDE}, or set engine.url")
 
 
-def _is_encrypted(url: str) -> bool:
-    """Return whether certificates are needed; loading them takes 40 ms per client."""
-    return not url.startswith("http:")
-
-
-def _read(response: httpx2.Response, path: str, url: str) -> Any:
+def _read(status: int, text: str, path: str, url: str) -> Any:
     """Read the JSON content of an answer."""
-    status = response.status_code
     if status < 300:
         try:
-            return response.json()
+            return json_format.loads(text)
         except ValueError:
             raise Unanswered(f"no JSON at {path}") from None
-    text = f"HTTP {status} at {path}: {' '.join(response.text.split())[:300]}"
+    text = f"HTTP {status} at {path}: {' '.join(text.split())[:300]}"
     if status == 500:
         raise Refused(text)
     if status in (408, 425, 429) or status > 500:

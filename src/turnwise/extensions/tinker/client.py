@@ -1,13 +1,12 @@
 """Ask a server of the Tinker API: requests are answered with a number, under which results follow."""
 
+import json
 import os
 import re
 from typing import Any
 
-import httpx2
-
 from turnwise.base.errors import ConfigError, EngineFault, guide
-from turnwise.engines.connection import Connection, Unanswered
+from turnwise.engines.connection import Connection, Unanswered, get_once
 
 API = "/api/v1/"
 KEY = "TINKER_API_KEY"
@@ -53,17 +52,13 @@ class Service(Connection):
             return result
 
     async def _ask(self, method: str, path: str, *, plain: bool = False, **content: Any) -> Any:
-        content["headers"] = _key()
-        try:
-            answer = await self._open().client.request(method, path, **content)
-        except httpx2.RequestError as error:
-            raise Unanswered(f"{type(error).__name__} at {path}") from error
-        status, text = answer.status_code, " ".join(answer.text.split())[:300]
+        status, text = await self._send(method, path, headers=_key(), **content)
         if status < 300:
             try:
-                return answer.json()
+                return json.loads(text)
             except ValueError:
                 raise Unanswered(f"no JSON at {path}") from None
+        text = " ".join(text.split())[:300]
         failure = f"HTTP {status} at {path}: {text}"
         if status in (404, 410) or (status == 400 and _LOST.search(text)):
             raise Gone(failure)
@@ -85,14 +80,16 @@ def check_server(settings: Any) -> dict[str, Any]:
         ConfigError: It cannot be reached.
     """
     try:
-        url = settings.url.rstrip("/") + API + "get_server_capabilities"
-        answer = httpx2.get(url, headers=_key(), trust_env=False)
-        answer.raise_for_status()
-        return answer.json()
-    except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
-        cause = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        page = guide("how-to/tinker.md")
-        raise ConfigError(
-            f"no server of the Tinker API answers at engine.url={settings.url!r} ({cause}): start one as {page} says, "
-            "or set engine.url"
-        ) from None
+        status, text = get_once(settings.url.rstrip("/") + API + "get_server_capabilities", _key())
+        if status == 200:
+            return json.loads(text)
+        cause = f"HTTP {status}"
+    except Unanswered as error:
+        cause = str(error)[:200]
+    except ValueError:
+        cause = "no JSON"
+    page = guide("how-to/tinker.md")
+    raise ConfigError(
+        f"no server of the Tinker API answers at engine.url={settings.url!r} ({cause}): start one as {page} says, "
+        "or set engine.url"
+    )

@@ -29,7 +29,7 @@ class TinkerEngineConfig(EngineConfig, kind="tinker"):
     sums: Literal["tokens", "means"] = "tokens"
     """How the server adds up losses. "tokens": it sums over tokens, as the API says. "means": it takes the mean over
     the tokens of a sequence, then over sequences, as SkyRL's server on JAX does."""
-    max_concurrent: int = pydantic.Field(default=256, ge=1)
+    max_concurrent: int = pydantic.Field(default=512, ge=1)
     """Concurrent requests to the server; others wait."""
     timeout_s: float = pydantic.Field(default=600.0, gt=0)
     """Time limit for one answer of the server (seconds)."""
