@@ -11,7 +11,7 @@ import turnwise as tw
 from turnwise.base.errors import RunError
 from turnwise.commands.cli import main
 from turnwise.engines.local import LocalEngine
-from turnwise.lab.diagnostics.dynamics import aem_seconds, by_label, curve, dynamics_table, masked_table
+from turnwise.lab.diagnostics.dynamics import aem_seconds, by_label, curve, dynamics_table, erupted, masked_table
 from turnwise.lab.diagnostics.runs import RunLog
 from turnwise.lab.diagnostics.surprisal import (
     SurprisalOfStates,
@@ -239,6 +239,14 @@ def test_masked_runs_are_held_against_the_theorem(tmp_path):
 
 
 # -- C and D -----------------------------------------------------------------------------------------------------------
+
+
+def test_entropy_that_rises_by_half_erupts_and_a_single_step_does_not():
+    falls = [0.9, 0.6, 0.5, 0.4, 0.3, 0.2]
+    erupts = [0.9, 0.3, 0.3, 0.3, 0.6, 0.6]
+    a_single_step = [0.3, 0.3, 0.3, 0.7, 0.3, 0.3]
+    begins_high = [0.9, 0.9, 0.9, 0.3, 0.3, 0.3]
+    assert erupted(np.array([falls, erupts, a_single_step, begins_high])).tolist() == [False, True, False, False]
 
 
 def test_dynamics_by_hand(tmp_path):

@@ -23,6 +23,8 @@ CURVES = (
 )
 STAGES = ("rollout", "score", "measure", "credit", "update", "weights", "eval")
 PAPER_COST = "1.1 %"
+ERUPTS = 1.5
+"""Entropy has erupted where its mean over three steps is this many times the lowest one before."""
 KEEPS = {"positive": "falls", "negative": "rises"}
 """Change of entropy that the theorem predicts if only responses with this sign of A * (alpha - 1) teach."""
 
@@ -70,16 +72,25 @@ def dynamics_figure(arms: Mapping[str, Sequence[RunLog]]) -> Figure:
 
 
 def dynamics_table(arms: Mapping[str, Sequence[RunLog]]) -> list[tuple[str, ...]]:
-    """Tabulate means over the first, middle and last third of the common steps, by arm and curve."""
+    """Tabulate means over the first, middle and last third of the common steps, and eruptions, by arm and curve."""
     everyone = [run for runs in arms.values() for run in runs]
-    lines: list[tuple[str, ...]] = [("arm", "runs", "what", "first third", "middle", "last", "last - first")]
+    lines: list[tuple[str, ...]] = [
+        ("arm", "runs", "what", "first third", "middle", "last", "last - first", "entropy erupts")
+    ]
     for arm, runs in arms.items():
         for name, label in CURVES:
             values = _common_curve(runs, name, everyone)
             thirds = [part.mean(axis=1) for part in np.array_split(values, 3, axis=1)]
             change = contrast([thirds[2] - thirds[0]], [1.0]).text(sign=True)
-            lines.append((arm, str(len(runs)), label, *(f"{part.mean():.3f}" for part in thirds), change))
+            erupts = f"in {np.count_nonzero(erupted(values))} of {len(runs)}" if name == "credit/entropy" else ""
+            lines.append((arm, str(len(runs)), label, *(f"{part.mean():.3f}" for part in thirds), change, erupts))
     return lines
+
+
+def erupted(values: np.ndarray) -> np.ndarray:
+    """Return which runs' entropy, `[runs, steps]`, erupts; agents' entropy does so in cycles (arXiv 2605.27954)."""
+    mean_of_three = np.stack([values[:, :-2], values[:, 1:-1], values[:, 2:]]).mean(axis=0)
+    return (mean_of_three / np.minimum.accumulate(mean_of_three, axis=1)).max(axis=1) >= ERUPTS
 
 
 def masked_table(runs: Sequence[RunLog]) -> list[tuple[str, ...]]:
