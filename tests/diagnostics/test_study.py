@@ -161,7 +161,10 @@ def test_all_arms_of_a_study_get_the_same_dose(here, settings, left_out):
     assert row[head.index("effective sample")] == f"{record['credit/effective_frac']:.3f}"
 
 
-@pytest.mark.parametrize(("number", "said"), [(signal.SIGTERM, "SIGTERM"), (signal.SIGINT, "interrupted")])
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [pytest.param(signal.SIGTERM, "SIGTERM", marks=pytest.mark.slow), (signal.SIGINT, "interrupted")],
+)
 def test_a_killed_study_takes_its_runs_with_it_and_goes_on(here, capsys, number, said):
     (here / "small.toml").write_text(STUDY.replace("seeds = 2", "seeds = 1"))
     arguments = [sys.executable, "-m", "turnwise.commands.cli", "study", "small.toml", "--jobs", "2", "run.steps=40"]

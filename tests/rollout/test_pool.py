@@ -182,7 +182,11 @@ def interval(values: list[float]) -> tuple[float, float]:
     return float(np.mean(values)) - half, float(np.mean(values)) + half
 
 
-@pytest.mark.parametrize("names", COMBINED, ids="+".join)
+@pytest.mark.parametrize(
+    "names",
+    [names if len(names) != 2 else pytest.param(names, marks=pytest.mark.slow) for names in COMBINED],
+    ids="+".join,
+)
 def test_slow_means_successful_is_not_under_represented(names):
     low, high = interval([slow_share(seed, **merged(*names)) for seed in range(20)])
     assert low < 0.25 < high, (low, high)

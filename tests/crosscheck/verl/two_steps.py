@@ -4,14 +4,15 @@ are replaced.
     python two_steps.py FOLDER MODEL [override ...]
 
 FOLDER gets `step1.pt` and `step2.pt`, what the trainer had at hand when it computed advantages and what it wrote, and
-`metrics.json`.
-MODEL is the folder of a small chat model. Run by test_two_steps.py.
+`metrics.json`, a line when a step ends. `plain` among the overrides: verl's GRPO in verl's trainer, without `step*.pt`.
+MODEL is the folder of a small chat model. Run by test_two_steps.py and test_lives.py.
 """
 
 import json
 import os
 import random
 import sys
+import time
 from pathlib import Path
 
 os.environ |= {"VERL_USE_EXTERNAL_MODULES": "cpu_platform", "VERL_PLATFORM": "cpu", "TOKENIZERS_PARALLELISM": "false"}
@@ -90,13 +91,13 @@ def settings(folder: Path, model: str, overrides: list[str]):
         "trainer.total_training_steps": 2,
         "trainer.resume_mode": "disable",
         "trainer.default_local_dir": folder,
-        "trainer.v1.trainer_mode": "turnwise_sync",
+        "trainer.v1.trainer_mode": "sync" if "plain" in overrides else "turnwise_sync",
         "transfer_queue.enable": True,
         "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
-        "algorithm.adv_estimator": "turnwise",
+        "algorithm.adv_estimator": "grpo" if "plain" in overrides else "turnwise",
     }
     with initialize_config_module("verl.trainer.config", version_base=None):
-        own = [text for text in overrides if text not in window]
+        own = [text for text in overrides if text not in (*window, "plain")]
         return compose("ppo_trainer", overrides=[f"{k}={v}" for k, v in given.items()] + own)
 
 
@@ -115,6 +116,8 @@ def watching(theirs, folder: Path, server: Server):
 
         def _compute_advantage(self, batch, metrics):
             batch = super()._compute_advantage(batch, metrics)
+            if self.config.algorithm.adv_estimator == "grpo":
+                return batch
             fields = [
                 "input_ids",
                 "prompts",
@@ -136,10 +139,9 @@ def watching(theirs, folder: Path, server: Server):
 
         def _update_actor(self, batch, metrics):
             batch = super()._update_actor(batch, metrics)
+            kept = {k: float(v) for k, v in metrics.items() if k.startswith(("actor/", "credit/"))}
             with (folder / "metrics.json").open("a") as lines:
-                lines.write(
-                    json.dumps({k: float(v) for k, v in metrics.items() if k.startswith(("actor/", "credit/"))}) + "\n"
-                )
+                lines.write(json.dumps(kept | {"step": self.global_steps, "at": time.time()}) + "\n")
             return batch
 
     return Watched
