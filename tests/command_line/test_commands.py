@@ -136,6 +136,13 @@ print(*sys.modules, file=sys.stderr)"""
     assert not {"turnwise.config", "importlib.metadata"} & loaded
 
 
+def test_settings_are_loaded_without_reading_their_source():
+    """To collect the docstrings under fields took more than a quarter of the time to start a command."""
+    code = "import linecache, turnwise.config; print(*(name for name in linecache.cache if 'turnwise' in name))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.split() == []
+
+
 def test_a_command_that_takes_long_says_so_in_a_log_and_a_server_does_not(here, monkeypatch, capsys):
     monkeypatch.setattr(heartbeat, "EVERY_S", 0.05)
     monkeypatch.setattr("turnwise.integrations.logs.write.import_log", lambda *_, **__: time.sleep(0.5) or SystemExit())
@@ -143,10 +150,35 @@ def test_a_command_that_takes_long_says_so_in_a_log_and_a_server_does_not(here, 
         main(["import", "tiny.toml"])
     lines = capsys.readouterr().err.splitlines()
     assert lines
-    assert all(re.fullmatch(r"import: running, \d+ s so far", line) for line in lines)
-    monkeypatch.setattr("turnwise.environments.serve.serve", lambda *_, **__: time.sleep(0.5))
+    assert all(re.fullmatch(r"import: working, \d+ s so far", line) for line in lines)
+    monkeypatch.setattr(
+        "turnwise.environments.serve.serve", lambda *_, on_ready, **__: time.sleep(loading) or on_ready() or time.sleep(0.5)
+    )
+    loading = 0.0
     assert main(["serve-env", "doors:Doors"]) == 0
     assert capsys.readouterr().err == ""
+    loading = 0.5
+    assert main(["serve-env", "doors:Doors"]) == 0
+    assert "serve-env: working" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_a_report_that_takes_long_says_how_far_it_is_and_is_silent_once_it_is_read(here, monkeypatch, capsys, live):
+    monkeypatch.setattr(heartbeat, "EVERY_S", 0.05)
+
+    def read(*given, progress=None, on_ready=None, **_):
+        progress = progress or given[3]
+        progress(3, 7)
+        time.sleep(0.5)
+        progress(7, 7)
+        on_ready and on_ready("http://here/")
+        time.sleep(0.2 if on_ready else 0.0)
+
+    monkeypatch.setattr("turnwise.lab.report.write.write_report", read)
+    monkeypatch.setattr("turnwise.lab.report.live.serve_report", read)
+    assert main(["report", "runs/some", *["--live"] * live]) == 0
+    *lines, last = capsys.readouterr().err.splitlines()
+    assert set([*lines, last] if live else lines) == {"3/7 steps read"}
 
 
 def test_bars_of_libraries_are_off_in_a_log(monkeypatch):

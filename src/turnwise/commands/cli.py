@@ -105,7 +105,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         begun, life = time.monotonic(), contextlib.ExitStack()
         with stoppable() as options.stop, notes_on_former_words(), life:
             options.signs_of_life = life  # a server closes it: it has nothing to wait for
-            life.enter_context(at_work(lambda: f"{options.command}: running, {time.monotonic() - begun:.0f} s so far"))
+            life.enter_context(at_work(lambda: f"{options.command}: working, {time.monotonic() - begun:.0f} s so far"))
             return options.run(options)
     except TurnwiseError as error:
         say(f"turnwise: {error}", file=sys.stderr)
