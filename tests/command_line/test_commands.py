@@ -152,7 +152,8 @@ def test_a_command_that_takes_long_says_so_in_a_log_and_a_server_does_not(here, 
     assert lines
     assert all(re.fullmatch(r"import: working, \d+ s so far", line) for line in lines)
     monkeypatch.setattr(
-        "turnwise.environments.serve.serve", lambda *_, on_ready, **__: time.sleep(loading) or on_ready() or time.sleep(0.5)
+        "turnwise.environments.serve.serve",
+        lambda *_, on_ready, **__: time.sleep(loading) or on_ready() or time.sleep(0.5),
     )
     loading = 0.0
     assert main(["serve-env", "doors:Doors"]) == 0
