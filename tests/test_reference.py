@@ -18,10 +18,10 @@ from turnwise.config import Config
 from turnwise.lab.diagnostics.study import StudyConfig
 from turnwise.measures.verdict import how_to_train
 
-ROOT = Path(__file__).parents[1]
-sys.path.append(str(ROOT / "docs"))
+sys.path.append(str(Path(__file__).parents[1] / "docs"))
 from generator.settings import described
 
+ROOT = Path(__file__).parents[1]
 REFERENCE = {page.stem: page.read_text() for page in (ROOT / "docs" / "reference").glob("*.md")}
 
 

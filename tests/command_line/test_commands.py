@@ -1,7 +1,9 @@
 """What commands do and print."""
 
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -14,6 +16,7 @@ from tests.command_line.outcomes import tree
 from tests.command_line.settings import COMMAND, QUICK
 from turnwise.base import heartbeat
 from turnwise.commands.cli import main
+from turnwise.commands.demo import demo_run
 from turnwise.credit.methods import METHODS
 from turnwise.train.folder import RunFolder
 
@@ -197,7 +200,7 @@ LOG = [
     }
     for right in "01"
 ]
-WITHOUT = """import sys, importlib.abc
+WITHOUT = """import sys, importlib.abc, importlib.util
 class Lacking(importlib.abc.MetaPathFinder):
     def find_spec(self, name, *_):
         if name.partition(".")[0] in {lacking!r}: raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
@@ -208,6 +211,8 @@ def version(name):
     if name in {lacking!r}: raise importlib.metadata.PackageNotFoundError(name)
     return known(name)
 importlib.metadata.version = version
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *more: None if name in {lacking!r} else find(name, *more)
 from turnwise.commands.cli import main
 for arguments in {commands!r}:
     assert main(arguments) == {code}, arguments"""
@@ -216,6 +221,7 @@ for arguments in {commands!r}:
 def test_logs_are_read_credited_and_shown_without_torch(tmp_path):
     (tmp_path / "log.jsonl").write_text("\n".join(map(json.dumps, LOG)))
     commands = [["import", "log.jsonl"], ["recredit", "runs/log", "--method", "gigpo"], ["report", "runs/log"]]
+    trained = [["demo", "--no-open"], ["report", "demo", "--methods", "gigpo"], ["recredit", "demo"]]
     extras = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"][
         "optional-dependencies"
     ]
@@ -225,6 +231,15 @@ def test_logs_are_read_credited_and_shown_without_torch(tmp_path):
     code = WITHOUT.format(lacking=sorted((train | {"jinja2"}) - logs), commands=commands, code=0)
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True)
     assert (tmp_path / "runs" / "log" / "report" / "index.html").exists()
+    environment = {**os.environ, "TURNWISE_CACHE": str(tmp_path / "cache")}
+    shutil.copytree(demo_run(), tmp_path / "demo")
+    code = WITHOUT.format(lacking=sorted((train | {"jinja2"}) - logs), commands=trained, code=0)
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True, env=environment)
+    assert (
+        done.stderr.count("No module named 'tokenizers'. The page shows no entropies of single tokens; pip install")
+        == 1
+    )
     code = WITHOUT.format(lacking=["pyarrow"], commands=commands[2:], code=2)
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True, text=True)
     assert done.stderr == "turnwise: pyarrow is not installed; pip install 'turnwise-rl[logs]'\n"

@@ -125,7 +125,9 @@ def _main(arguments: Sequence[str] | None) -> int:
     except ModuleNotFoundError as error:
         if error.name not in OF_TRAINING:
             raise
-        extra = "logs" if error.name in OF_LOGS and options.command in ("import", "recredit", "report") else "train"
+        extra = (
+            "logs" if error.name in OF_LOGS and options.command in ("demo", "import", "recredit", "report") else "train"
+        )
         say(f"turnwise: {error.name} is not installed; {install(extra)}", file=sys.stderr)
         return 2
     except Exception as error:  # libraries have their own types for a full disk

@@ -2,6 +2,7 @@
 
 import argparse
 import hashlib
+import importlib.util
 import os
 import sys
 import webbrowser
@@ -66,6 +67,7 @@ def demo_run(name: str = "household") -> Path:
 def _digest(archive: Any) -> str:
     """Return a digest of the archive, of the code that writes the report, and of the version."""
     digest = hashlib.sha256(version.__version__.encode() + archive.read_bytes())
+    digest.update(b"with tokens" * bool(importlib.util.find_spec("tokenizers")))
     for path in sorted((Path(__file__).parents[1] / "lab" / "report").rglob("*")):
         if path.is_file() and path.suffix != ".pyc":
             digest.update(path.read_bytes())

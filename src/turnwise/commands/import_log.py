@@ -96,8 +96,8 @@ def _import(options: argparse.Namespace) -> int:
         raise ConfigError(f"{options.overrides[0]!r}: overrides are for the model of --score; add it, or remove them")
     found = import_log(options.log, out, kind=options.format, reward=options.reward, scoring=scoring)
     say(
-        f"{out}: {found.trajectories} trajectories with {found.responses} responses, format {found.kind}; "
-        f"{found.groups} groups, rewards differ in {found.contrast}"
+        f"{out}: trajectories: {found.trajectories}, responses: {found.responses}, groups: {found.groups} "
+        f"(rewards differ in {found.contrast}), format: {found.kind}"
     )
     for what in found.missing:
         note(f"missing: {what}")
