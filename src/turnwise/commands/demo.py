@@ -23,7 +23,9 @@ def add(commands: Any) -> None:
     """Add the command."""
     demo = commands.add_parser("demo", help="open the report of a recorded run; nothing is trained")
     known = tuple(RECIPES)
-    demo.add_argument("name", nargs="?", choices=known, default=known[0], metavar="NAME", help=" or ".join(known))
+    demo.add_argument(
+        "name", nargs="?", choices=known, default=known[0], metavar="NAME", help=f"recorded run: {' or '.join(known)}"
+    )
     demo.add_argument("--no-open", action="store_true", help="print the page's path and open no browser")
     demo.set_defaults(run=_demo)
 
