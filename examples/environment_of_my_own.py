@@ -1,4 +1,4 @@
-"""Write an environment, test it, and train a policy from random weights in it, in some seconds on a CPU.
+"""Write an environment, test it, and train a policy from random weights in it, in a few seconds on a CPU.
 
     python examples/environment_of_my_own.py
 

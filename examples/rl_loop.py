@@ -1,4 +1,4 @@
-"""Train a policy with the parts of turnwise in a loop of your own: play, batch, method, loss, step. About a minute.
+"""Train a policy with the parts of turnwise in your own loop: play, batch, method, loss, step. About a minute.
 
     python examples/rl_loop.py              # 20 steps
     python examples/rl_loop.py --steps 2

@@ -241,22 +241,23 @@ def page(results: Mapping[str, dict]) -> Page:
         "entropy drift, transfer. The first four were planned before the first run "
         "(`studies/fidelity-household.toml`; drift was measured later, on policies that the same recipes trained "
         'again); transfer was added after the first results. "Anew" is a second measurement, from the '
-        "leaderboard's [data of a later day](later). Household was looked at after six of its ten seeds. In "
-        "`graph_gpo` the last response of a failure led nowhere then; now it leads to the state in which it ended. "
+        "leaderboard's [data of a later day](later). Somebody looked at household's results after six of its ten "
+        "seeds. In `graph_gpo` the last response of a failure led nowhere then; now it leads to the state in which "
+        "it ended. "
         f"{_missing(results)}`python studies/prediction.py` writes this page from the runs, and [data.json](data.json) "
         "with every number: each method's values, predictors joined by regression (`together`), and the correlations "
         "without the methods whose credit differs most from GRPO's on crossroads (`few`: AEM, EMPG, GRPO-N and A-GRAE "
         "left out, chosen after the results).",
         "![Success against fidelity of the gradient](prediction.png)",
         "Spearman's rank correlation over the methods with success over training; 95 % intervals by resampling "
-        "seeds; p by exchanging methods, and after Holm's correction over the four that were planned. `few` is the "
+        "seeds; p by permuting methods, and after Holm's correction over the four that were planned. `few` is the "
         "correlation without the methods named above; agreement is the rank correlation of the two measurements. "
-        "Where they do not agree, a small p of one of them says little. The intervals hold the noise of the training"
-        " seeds alone, not the error of what was measured at the start on 12 groups, and nothing here speaks of "
-        "other methods or policies than these. On both settings of crossroads no dead end shows before the end, so "
-        "all trajectories of a mile look alike, and GRPO, GiGPO and HGPO give the same credit but for its scale; so "
-        "do both AEMs: eleven credits, where p counts fourteen. Training also takes 0.1 off for each invalid "
-        "response, 43 % of them on household at the start; what is measured leaves that out.",
+        "Where they do not agree, a small p of one of them says little. The intervals cover the noise of training "
+        "seeds alone, not the error of what was measured at the start on 12 groups, and nothing here is about other "
+        "methods or policies. On both settings of crossroads no dead end shows before the end, so all trajectories "
+        "of a mile look alike, and GRPO, GiGPO and HGPO give the same credit up to its scale, as do both AEMs: there "
+        "are eleven different credits, where p counts fourteen. Training also deducts 0.1 for each invalid response, "
+        "43 % of them on household at the start; the measurements leave that out.",
         [
             ("environment", "measured at the start", "all", "p", "Holm", "few", "agreement"),
             *(

@@ -6,14 +6,14 @@ python tests/newcomer.py --quick         trains for few steps only (minutes less
 python tests/newcomer.py PAGE...         follows these pages only
 python tests/newcomer.py --download      installs everything from the package index instead (hundreds of megabytes)
 
-Everything happens in an empty temporary folder. A ```bash block runs line by line. The ```python blocks of a page are a
-script, which runs where the next bash block or the end of the page comes; a block with a file name becomes that file.
-The commands of the README's three doors run too, on a log of one task. The first command that fails or prints a
-traceback ends the script with exit code 1. `make`, and what installs from the working directory, belong to a clone and
-are skipped.
+Everything happens in an empty temporary folder. A ```bash block runs line by line. The ```python blocks of a page run
+in one interpreter, as a reader's would; a block with a file name becomes that file. The commands of the README's three
+doors run too, on a log of one task. The first command that fails or prints a traceback ends the script with exit code
+1. `make`, and what installs from the working directory, belong to a clone and are skipped.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -24,8 +24,9 @@ import sys
 import tempfile
 import time
 import venv
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import IO, Any, cast
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^```(bash|python)(?: (\w+\.py))?\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -52,6 +53,15 @@ case "$1 $2" in
 esac
 exec {turnwise} "$@"
 """
+
+
+INTERPRETER = """import json, sys
+names = {"__name__": "__main__"}
+for line in sys.stdin:
+    exec(compile(json.loads(line), "<block>", "exec"), names)
+    print("\\0", flush=True)"""
+ENDED = "\0\n"
+"""What it prints after each block."""
 
 
 class Failed(Exception):
@@ -106,22 +116,18 @@ def make_environment(folder: Path, wheel: Path, *, download: bool = False) -> di
     return variables
 
 
-def commands(page: Path, where: Path) -> Iterator[str]:
-    """Yield the commands of a page in order; Python blocks that follow each other are one script."""
-    script, waits = "", False
-    for language, file, block in [*BLOCK.findall(page.read_text(encoding="utf-8")), ("bash", "", "")]:
+def commands(page: Path, where: Path) -> Iterator[tuple[str, str]]:
+    """Yield the commands and the Python blocks of a page in order, each with its language."""
+    text = page.read_text(encoding="utf-8")
+    for language, file, block in BLOCK.findall(text):
         if file:
             (where / file).write_text(block, encoding="utf-8")
         elif language == "python":
-            script, waits = script + block, True
+            yield language, block
         else:
-            if waits:
-                (where / f"{page.stem}.py").write_text(script, encoding="utf-8")
-                yield f"python {page.stem}.py"
-                waits = False
-            yield from filter(None, map(str.strip, block.replace("\\\n", " ").splitlines()))
-    text = page.read_text(encoding="utf-8")
-    yield from (door for door in DOOR.findall(text) if f"\n{door} " not in text)  # the others have run in a block
+            yield from (("bash", line) for line in map(str.strip, block.replace("\\\n", " ").splitlines()) if line)
+    doors = (door for door in DOOR.findall(text) if f"\n{door} " not in text)  # the others have run in a block
+    yield from (("bash", door) for door in doors)
 
 
 def run(command: str, where: Path, variables: Mapping[str, str]) -> None:
@@ -138,6 +144,29 @@ def run(command: str, where: Path, variables: Mapping[str, str]) -> None:
     if done.returncode or "Traceback (most recent call last)" in output:
         raise Failed(f"exit code {done.returncode} of: {command}\n{output}")
     print(f"{time.monotonic() - start:6.1f} s  {command}", flush=True)
+
+
+@contextlib.contextmanager
+def start_python(where: Path, variables: Mapping[str, str]) -> Iterator[Callable[[str], None]]:
+    """Start an interpreter, and yield a function that runs a block there, and raises `Failed` if the block does."""
+    streams: dict[str, Any] = {
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.STDOUT,
+        "text": True,
+    }
+    with subprocess.Popen(["python", "-c", INTERPRETER], cwd=where, env=variables, **streams) as python:
+
+        def run_block(block: str) -> None:
+            start, output = time.monotonic(), ""
+            print(json.dumps(block), file=python.stdin, flush=True)
+            while not output.endswith(ENDED) and (line := cast(IO[str], python.stdout).readline()):
+                output += line
+            if not output.endswith(ENDED) or "Traceback (most recent call last)" in output:
+                raise Failed(f"this block failed:\n{block}\n{output}")
+            print(f"{time.monotonic() - start:6.1f} s  a block of {block.count(chr(10))} lines of Python", flush=True)
+
+        yield run_block
 
 
 def follow(pages: list[Path], wheel: Path, folder: Path, *, quick: bool, download: bool = False) -> None:
@@ -158,13 +187,16 @@ def follow(pages: list[Path], wheel: Path, folder: Path, *, quick: bool, downloa
     (where / "log.jsonl").write_text(LOG, encoding="utf-8")
     for page in pages:
         print(page.relative_to(ROOT), flush=True)
-        for command in commands(page, where):
-            if command.startswith(("make ", ". .venv/", "pip install '.[")):
-                print(f" skipped  {command}: needs a clone", flush=True)
-            elif (data := re.search(r"needs (\w+_DATA)", command)) and data[1] not in os.environ:
-                print(f" skipped  {command}", flush=True)
-            elif not command.startswith("#"):
-                run(command, where, variables)
+        with start_python(where, variables) as run_block:
+            for language, command in commands(page, where):
+                if language == "python":
+                    run_block(command)
+                elif command.startswith(("make ", ". .venv/", "pip install '.[")):
+                    print(f" skipped  {command}: needs a clone", flush=True)
+                elif (data := re.search(r"needs (\w+_DATA)", command)) and data[1] not in os.environ:
+                    print(f" skipped  {command}", flush=True)
+                elif not command.startswith("#"):
+                    run(command, where, variables)
 
 
 def main() -> int:

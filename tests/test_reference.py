@@ -18,6 +18,9 @@ from turnwise.config import Config
 from turnwise.lab.diagnostics.study import StudyConfig
 from turnwise.measures.verdict import how_to_train
 
+sys.path.append(str(Path(__file__).parents[1] / "docs"))
+from generator.settings import described
+
 ROOT = Path(__file__).parents[1]
 REFERENCE = {page.stem: page.read_text() for page in (ROOT / "docs" / "reference").glob("*.md")}
 
@@ -61,7 +64,7 @@ def settings(model, prefix=""):
     """Every key that a recipe or a study may have, with its field, found apart from the generator."""
     every = [model, *(model.kinds().values() if issubclass(model, Kinds) else ())]
     for name, field in {
-        (name, id(field)): (name, field) for kind in every for name, field in kind.model_fields.items()
+        (name, id(field)): (name, field) for kind in every for name, field in described(kind).items()
     }.values():
         kinds = [field.annotation, *get_args(field.annotation)]
         sections = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section)]

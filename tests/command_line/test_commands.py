@@ -1,7 +1,9 @@
 """What commands do and print."""
 
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -14,6 +16,7 @@ from tests.command_line.outcomes import tree
 from tests.command_line.settings import COMMAND, QUICK
 from turnwise.base import heartbeat
 from turnwise.commands.cli import main
+from turnwise.commands.demo import demo_run
 from turnwise.credit.methods import METHODS
 from turnwise.train.folder import RunFolder
 
@@ -136,6 +139,13 @@ print(*sys.modules, file=sys.stderr)"""
     assert not {"turnwise.config", "importlib.metadata"} & loaded
 
 
+def test_settings_are_loaded_without_reading_their_source():
+    """To collect the docstrings under fields took more than a quarter of the time to start a command."""
+    code = "import linecache, turnwise.config; print(*(name for name in linecache.cache if 'turnwise' in name))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.split() == []
+
+
 def test_a_command_that_takes_long_says_so_in_a_log_and_a_server_does_not(here, monkeypatch, capsys):
     monkeypatch.setattr(heartbeat, "EVERY_S", 0.05)
     monkeypatch.setattr("turnwise.integrations.logs.write.import_log", lambda *_, **__: time.sleep(0.5) or SystemExit())
@@ -143,10 +153,36 @@ def test_a_command_that_takes_long_says_so_in_a_log_and_a_server_does_not(here, 
         main(["import", "tiny.toml"])
     lines = capsys.readouterr().err.splitlines()
     assert lines
-    assert all(re.fullmatch(r"import: running, \d+ s so far", line) for line in lines)
-    monkeypatch.setattr("turnwise.environments.serve.serve", lambda *_, **__: time.sleep(0.5))
+    assert all(re.fullmatch(r"import: working, \d+ s so far", line) for line in lines)
+    monkeypatch.setattr(
+        "turnwise.environments.serve.serve",
+        lambda *_, on_ready, **__: time.sleep(loading) or on_ready() or time.sleep(0.5),
+    )
+    loading = 0.0
     assert main(["serve-env", "doors:Doors"]) == 0
     assert capsys.readouterr().err == ""
+    loading = 0.5
+    assert main(["serve-env", "doors:Doors"]) == 0
+    assert "serve-env: working" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_a_report_that_takes_long_says_how_far_it_is_and_is_silent_once_it_is_read(here, monkeypatch, capsys, live):
+    monkeypatch.setattr(heartbeat, "EVERY_S", 0.05)
+
+    def read(*given, progress=None, on_ready=None, **_):
+        progress = progress or given[3]
+        progress(3, 7)
+        time.sleep(0.5)
+        progress(7, 7)
+        on_ready and on_ready("http://here/")
+        time.sleep(0.2 if on_ready else 0.0)
+
+    monkeypatch.setattr("turnwise.lab.report.write.write_report", read)
+    monkeypatch.setattr("turnwise.lab.report.live.serve_report", read)
+    assert main(["report", "runs/some", *["--live"] * live]) == 0
+    *lines, last = capsys.readouterr().err.splitlines()
+    assert set([*lines, last] if live else lines) == {"3/7 steps read"}
 
 
 def test_bars_of_libraries_are_off_in_a_log(monkeypatch):
@@ -164,7 +200,7 @@ LOG = [
     }
     for right in "01"
 ]
-WITHOUT = """import sys, importlib.abc
+WITHOUT = """import sys, importlib.abc, importlib.util
 class Lacking(importlib.abc.MetaPathFinder):
     def find_spec(self, name, *_):
         if name.partition(".")[0] in {lacking!r}: raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
@@ -175,6 +211,8 @@ def version(name):
     if name in {lacking!r}: raise importlib.metadata.PackageNotFoundError(name)
     return known(name)
 importlib.metadata.version = version
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *more: None if name in {lacking!r} else find(name, *more)
 from turnwise.commands.cli import main
 for arguments in {commands!r}:
     assert main(arguments) == {code}, arguments"""
@@ -183,6 +221,7 @@ for arguments in {commands!r}:
 def test_logs_are_read_credited_and_shown_without_torch(tmp_path):
     (tmp_path / "log.jsonl").write_text("\n".join(map(json.dumps, LOG)))
     commands = [["import", "log.jsonl"], ["recredit", "runs/log", "--method", "gigpo"], ["report", "runs/log"]]
+    trained = [["demo", "--no-open"], ["report", "demo", "--methods", "gigpo"], ["recredit", "demo"]]
     extras = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"][
         "optional-dependencies"
     ]
@@ -192,6 +231,15 @@ def test_logs_are_read_credited_and_shown_without_torch(tmp_path):
     code = WITHOUT.format(lacking=sorted((train | {"jinja2"}) - logs), commands=commands, code=0)
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True)
     assert (tmp_path / "runs" / "log" / "report" / "index.html").exists()
+    environment = {**os.environ, "TURNWISE_CACHE": str(tmp_path / "cache")}
+    shutil.copytree(demo_run(), tmp_path / "demo")
+    code = WITHOUT.format(lacking=sorted((train | {"jinja2"}) - logs), commands=trained, code=0)
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True, env=environment)
+    assert (
+        done.stderr.count("No module named 'tokenizers'. The page shows no entropies of single tokens; pip install")
+        == 1
+    )
     code = WITHOUT.format(lacking=["pyarrow"], commands=commands[2:], code=2)
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True, text=True)
     assert done.stderr == "turnwise: pyarrow is not installed; pip install 'turnwise-rl[logs]'\n"

@@ -10,7 +10,7 @@ from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
-from tests.newcomer import Failed, follow, run
+from tests.newcomer import Failed, follow, run, start_python
 
 import turnwise
 
@@ -110,7 +110,7 @@ def test_a_newcomer_follows_the_readme_with_nothing_but_the_wheel(wheel, tmp_pat
     """Training is cut short. The whole, tutorials included, is `python tests/newcomer.py`."""
     follow([ROOT / "README.md"], wheel, tmp_path, quick=True)
     ran = capsys.readouterr().out
-    for command in ("turnwise demo", "turnwise play demo", "turnwise train household-tiny-aem", "python README.py"):
+    for command in ("turnwise demo", "turnwise train household-tiny-aem", "turnwise import log.jsonl", "a block of"):
         assert f" s  {command}" in ran
 
 
@@ -120,3 +120,13 @@ def test_a_newcomer_learns_of_the_first_command_that_fails(tmp_path):
     for command in ("exit 3", "echo 'Traceback (most recent call last)'"):
         with pytest.raises(Failed, match="exit code"):
             run(command, tmp_path, variables)
+
+
+def test_blocks_of_a_page_run_once_in_one_interpreter(tmp_path, capsys):
+    variables = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
+    with start_python(tmp_path, variables) as run_block:
+        run_block("from pathlib import Path\nPath('made').mkdir()\nprint('a line')")
+        run_block("Path('made/within').write_text('x')")
+        with pytest.raises(Failed, match="division by zero"):
+            run_block("1 / 0")
+    assert capsys.readouterr().out.count("a block of") == 2

@@ -92,3 +92,13 @@ def test_a_report_waits_for_a_run_that_has_not_begun(opened, tmp_path):
     # The page loads itself anew, so for a moment it has no title.
     page.page.wait_for_function("document.querySelector('#title')?.textContent === 'late'")
     page.page.wait_for_selector("body[data-ready=yes] #answers td")
+
+
+def test_outcomes_are_of_the_recorded_trajectories(opened, tmp_path):
+    run = write_run(tmp_path / "some", steps=2)
+    (run / "rollouts" / "step-000002.parquet").unlink()
+    page = opened(url=write_report([run], tmp_path / "report", ["grpo"]).as_uri())
+    text = page.text("#answers")
+    assert "12 of 24 trajectories are recorded: " in text
+    recorded = page.page.evaluate("turnwise.summary.endings.map((name) => turnwise.summary.runs[0].steps[name][0])")
+    assert sum(recorded) == 12

@@ -105,7 +105,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         begun, life = time.monotonic(), contextlib.ExitStack()
         with stoppable() as options.stop, notes_on_former_words(), life:
             options.signs_of_life = life  # a server closes it: it has nothing to wait for
-            life.enter_context(at_work(lambda: f"{options.command}: running, {time.monotonic() - begun:.0f} s so far"))
+            life.enter_context(at_work(lambda: f"{options.command}: working, {time.monotonic() - begun:.0f} s so far"))
             return options.run(options)
     except TurnwiseError as error:
         say(f"turnwise: {error}", file=sys.stderr)
@@ -125,7 +125,9 @@ def _main(arguments: Sequence[str] | None) -> int:
     except ModuleNotFoundError as error:
         if error.name not in OF_TRAINING:
             raise
-        extra = "logs" if error.name in OF_LOGS and options.command in ("import", "recredit", "report") else "train"
+        extra = (
+            "logs" if error.name in OF_LOGS and options.command in ("demo", "import", "recredit", "report") else "train"
+        )
         say(f"turnwise: {error.name} is not installed; {install(extra)}", file=sys.stderr)
         return 2
     except Exception as error:  # libraries have their own types for a full disk

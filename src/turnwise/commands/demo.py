@@ -2,6 +2,7 @@
 
 import argparse
 import hashlib
+import importlib.util
 import os
 import sys
 import webbrowser
@@ -22,7 +23,9 @@ def add(commands: Any) -> None:
     """Add the command."""
     demo = commands.add_parser("demo", help="open the report of a recorded run; nothing is trained")
     known = tuple(RECIPES)
-    demo.add_argument("name", nargs="?", choices=known, default=known[0], metavar="NAME", help=" or ".join(known))
+    demo.add_argument(
+        "name", nargs="?", choices=known, default=known[0], metavar="NAME", help=f"recorded run: {' or '.join(known)}"
+    )
     demo.add_argument("--no-open", action="store_true", help="print the page's path and open no browser")
     demo.set_defaults(run=_demo)
 
@@ -66,6 +69,7 @@ def demo_run(name: str = "household") -> Path:
 def _digest(archive: Any) -> str:
     """Return a digest of the archive, of the code that writes the report, and of the version."""
     digest = hashlib.sha256(version.__version__.encode() + archive.read_bytes())
+    digest.update(b"with tokens" * bool(importlib.util.find_spec("tokenizers")))
     for path in sorted((Path(__file__).parents[1] / "lab" / "report").rglob("*")):
         if path.is_file() and path.suffix != ".pyc":
             digest.update(path.read_bytes())

@@ -69,7 +69,6 @@ def _tamper(options: argparse.Namespace) -> int:
 def _serve(options: argparse.Namespace) -> int:
     from turnwise.environments.serve import serve
 
-    options.signs_of_life.close()
-    config = environment_config(options.name, options.overrides)
-    serve(config, host=options.host, port=options.port, sessions=options.sessions)
+    config, ready = environment_config(options.name, options.overrides), options.signs_of_life.close
+    serve(config, host=options.host, port=options.port, sessions=options.sessions, on_ready=ready)
     return 0

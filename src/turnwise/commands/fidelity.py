@@ -63,7 +63,9 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seed", type=natural, default=0, help="seed of tasks, trajectories and continuations; default: 0"
     )
-    parser.add_argument("--log", type=Path, metavar="FILE", help="measure its trajectories; the policy continues them")
+    parser.add_argument(
+        "--log", type=Path, metavar="FILE", help="log whose trajectories are measured; the policy continues them"
+    )
     parser.add_argument("--format", metavar="NAME", help="format of the log; default: recognised from its content")
     parser.add_argument("--reward", metavar="NAME", help="key, scorer or evaluation that gives the log's reward")
     add_out(parser, RUNS_OWN)

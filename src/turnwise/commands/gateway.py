@@ -22,8 +22,14 @@ def add(commands: Any) -> None:
     gateway.add_argument("--step", type=int, help="step of a run's checkpoint; default: the last")
     gateway.add_argument("--out", type=Path, metavar="FOLDER", help="folder to record in; default: nothing is recorded")
     gateway.add_argument("--batch", type=count, default=64, help="trajectories per recorded step; default: 64")
-    gateway.add_argument("--reward-timeout", type=seconds, default=600.0, metavar="SECONDS", help="default: 600")
-    gateway.add_argument("--sessions", type=count, default=1024, help="most sessions at a time; default: 1024")
+    gateway.add_argument(
+        "--reward-timeout",
+        type=seconds,
+        default=600.0,
+        metavar="SECONDS",
+        help="longest silence of a session without a reward; default: 600",
+    )
+    gateway.add_argument("--sessions", type=count, default=1024, help="maximum number of open sessions; default: 1024")
     gateway.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0: every interface")
     gateway.add_argument("--port", type=natural, default=8020, help="port to listen on; default: 8020; 0: a free one")
     gateway.set_defaults(run=_gateway)

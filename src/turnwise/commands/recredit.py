@@ -42,7 +42,7 @@ def add(commands: Any) -> None:
         "--method",
         action="append",
         metavar="NAME",
-        help="such as gigpo, or gigpo+empg; may be repeated; default: the run's",
+        help="method, such as gigpo or gigpo+empg; may be repeated; default: the run's",
     )
     recredit.add_argument("--step", type=int, help="replay only this step; default: all")
     recredit.add_argument("--out", type=Path, metavar="FILE", help="Parquet file for the advantages of a single method")

@@ -10,7 +10,7 @@ from typing import Any
 
 from turnwise.base.errors import ConfigError, did_you_mean
 from turnwise.base.terminal import make_console, say, say_next
-from turnwise.commands.common import QUIET_S, natural, note
+from turnwise.commands.common import QUIET_S, at_work, natural, note
 from turnwise.credit.compared import COMPARED
 
 
@@ -81,21 +81,23 @@ def _default_output(runs: list[Path]) -> Path:
 
 @contextlib.contextmanager
 def _bar() -> Iterator[Any]:
-    """Show a progress bar on a terminal's stderr after two seconds; yields `progress(done, total)`."""
+    """Show how many steps are read, on a terminal after two seconds; yields `progress(done, total)`."""
     from rich.progress import Progress
 
     start, console = time.monotonic(), make_console()
     bars = Progress(console=console, transient=True, disable=not console.is_terminal)
     task = bars.add_task("steps read", total=None)
+    read = [0, 0]
 
     def progress(done: int, total: int) -> None:
+        read[:] = done, total
         bars.update(task, completed=done, total=total)
         if done == total:
-            bars.stop()
+            shown.close()
         elif time.monotonic() - start > QUIET_S:
             bars.start()
 
-    try:
+    with contextlib.ExitStack() as shown:
+        shown.callback(bars.stop)
+        shown.enter_context(at_work(lambda: "{}/{} steps read".format(*read)))
         yield progress
-    finally:
-        bars.stop()

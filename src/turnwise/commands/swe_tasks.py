@@ -15,7 +15,10 @@ def add(commands: Any) -> None:
     """Add the command."""
     parser = commands.add_parser("make-swe-tasks", help="make bugs to repair, for the environment 'swe'")
     parser.add_argument(
-        "--output", type=Path, metavar="FOLDER", help="default: SWE_DATA, or the cache, where the environment looks"
+        "--output",
+        type=Path,
+        metavar="FOLDER",
+        help="folder of the tasks; default: SWE_DATA, or the cache, where the environment looks",
     )
     parser.add_argument("--packages", metavar="A,B", help="packages to break; default: all known ones")
     parser.add_argument("--per-package", type=count, default=40, help="tasks per package; default: 40")

@@ -161,11 +161,12 @@ def make_app(config: EnvironmentConfig, *, sessions: int = 256) -> Any:
     return app
 
 
-def serve(config: EnvironmentConfig, *, host: str, port: int, sessions: int) -> None:
-    """Serve an environment until interrupted; other machines need a token."""
+def serve(config: EnvironmentConfig, *, host: str, port: int, sessions: int, on_ready: Callable[[], None]) -> None:
+    """Serve an environment until interrupted; other machines need a token. `on_ready` is called once it is loaded."""
     uvicorn = needed("uvicorn", extra=EXTRA, by="serve-env")
     token = token_for(host)
     app = RequestGuard(make_app(config, sessions=sessions), loopback=is_loopback(host), token=token)
+    on_ready()
     say(f"{config.name} at http://{host}:{port}; Ctrl-C ends it", file=sys.stderr, flush=True)
     if token and not os.environ.get(TOKEN_VARIABLE):
         say(f"callers need this token, in {TOKEN_VARIABLE}: {token}", file=sys.stderr, flush=True)

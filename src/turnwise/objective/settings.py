@@ -103,7 +103,7 @@ class UpdateConfig(Section):
     entropy: RuleConfig | None = None
     """Published entropy term: {name = "epo"}."""
     policy: bool = True
-    """Have the policy-gradient term in the loss. False learns from other terms alone."""
+    """Include the policy-gradient term in the loss; otherwise a step learns from the other terms alone."""
     dose: float | None = pydantic.Field(default=None, gt=0, le=1)
     """Largest effective sample size of a step, (sum |A|)^2 / sum A^2, as a share of its responses, to compare methods
     at equal doses. `turnwise audit` prints each method's."""
@@ -116,8 +116,8 @@ class UpdateConfig(Section):
     the token ("behavior"). Default: "behavior" with rollout.max_lag or rollout.step_budget unless mismatch_cap corrects
     the lag, else "start"."""
     mismatch_cap: float | None = pydantic.Field(default=None, gt=0)
-    """Upper bound of the importance weight pi_trainer / pi_engine, which corrects for differences between engine than
-    the trainer. Default: no correction."""
+    """Upper bound of the importance weight pi_trainer / pi_engine, which corrects for differences between engine and
+    trainer. Default: no correction."""
     mismatch_floor: float = pydantic.Field(default=0.0, ge=0)
     """Lower bound of that weight; 0 is none."""
     mismatch: Mismatch = "truncate"

@@ -53,7 +53,7 @@ def said(capsys) -> list[str]:
 def test_report_and_recredit_work_without_ids_and_say_what_is_missing(log, capsys):
     assert main(["import", "log.jsonl"]) == 0
     told = capsys.readouterr()
-    assert told.out.startswith("runs/log: 4 trajectories with 6 responses, format chat; 2 groups, rewards differ in 1")
+    assert told.out.startswith("runs/log: trajectories: 4, responses: 6, groups: 2 (rewards differ in 1), format: chat")
     assert [entry for entry in told.err.splitlines() if entry.startswith("note: missing: ")] == [
         "note: missing: entropies, log-probabilities and token ids: "
         "--score MODEL computes them for methods such as empg",

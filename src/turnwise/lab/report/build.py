@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from turnwise.base.errors import DamagedError
+from turnwise.base.errors import DamagedError, install
 from turnwise.lab.diagnostics.fidelity_record import NAME, equal_columns, fidelities, read_responses
 from turnwise.lab.report.chunks import turns_table, write_table, write_value
 from turnwise.lab.report.credit import OtherMethods
@@ -158,8 +158,9 @@ class _Run:
         self._token_entropy |= step.has_token_entropies
         try:
             self.pieces.add(_distinct_tokens(step))
-        except DamagedError as error:
-            self._say(f"{error}. The page shows no entropies of single tokens")
+        except (DamagedError, ModuleNotFoundError) as error:
+            lacking = f"; {install('train')}" if isinstance(error, ModuleNotFoundError) else ""
+            self._say(f"{error}. The page shows no entropies of single tokens{lacking}")
         before = set(self.others.left_out)
         others = self.others(step)
         if left_out := {name: column for name, column in self.others.left_out.items() if name not in before}:

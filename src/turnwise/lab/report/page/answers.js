@@ -127,10 +127,13 @@
     }
     const [groups, contrast] = [sum(steps.groups), sum(steps.contrast)];
     const ended = turnwise.summary.endings.map((name) => [name, sum(steps[name])]).filter(([, amount]) => amount);
+    const recorded = sum(ended.map(([, amount]) => amount));
+    const all = `${count(trajectories)} trajectories`;
+    const part = recorded < trajectories ? `${count(recorded)} of ${all} are recorded` : all;
     return [
       `${share(contrast, groups)} of ${plural(groups, "group")} had contrast`,
       "In these the same task ended with different returns, which is what credit by comparison needs.",
-      `${count(trajectories)} trajectories: ${ended.map(([name, amount]) => `${count(amount)} ${name}`).join(", ")}.`,
+      `${part}: ${ended.map(([name, amount]) => `${count(amount)} ${name}`).join(", ")}.`,
     ];
   }
 

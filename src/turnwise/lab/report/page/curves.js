@@ -125,7 +125,7 @@
       describe: () => `Held-out success. ${describe("eval", "eval/success", turnwise.percent)}`,
     });
     turnwise.addChart("learning", { title: "By type of task", note: "last evaluation", options: byType });
-    simple("learning", "Turns", "a trajectory", "train", "rollout/turns", { digits: 2 });
+    simple("learning", "Turns", "per trajectory", "train", "rollout/turns", { digits: 2 });
     simple(
       "learning",
       "Invalid responses",
@@ -220,7 +220,7 @@
       grid: { left: 6, right: 30, top: turnwise.summary.runs.length > 1 ? 30 : 6, bottom: 6, containLabel: true },
       legend:
         turnwise.summary.runs.length > 1 ? turnwise.legend(turnwise.summary.runs.map((run) => run.label)) : undefined,
-      xAxis: turnwise.valueAxis({ percent: true, min: 0, max: 1 }),
+      xAxis: turnwise.valueAxis({ percent: true, min: 0, max: 1, interval: 0.5 }),
       yAxis: turnwise.valueAxis({
         type: "category",
         data: types.map((name) => name.slice(prefix.length).replaceAll("_", " ")),
