@@ -155,7 +155,8 @@ def main() -> None:
     folder, model, *overrides = sys.argv[1:]
     config = settings(Path(folder), model, overrides)
     OmegaConf.resolve(config)
-    own = {"num_cpus": 32, "num_gpus": 1, "include_dashboard": False, "object_store_memory": 300 * 1024 * 1024}
+    gpus = config.trainer.n_gpus_per_node  # so verl calls its workers' devices, whatever they are
+    own = {"num_cpus": 32, "num_gpus": gpus, "include_dashboard": False, "object_store_memory": 300 * 1024 * 1024}
     ray.init(
         **({} if "RAY_ADDRESS" in os.environ else {"address": "local", **own})
     )  # a cluster's processes must know VERL_PLATFORM
