@@ -177,6 +177,15 @@ def test_samples_and_results_that_are_there_twice_count_once(tmp_path):
     assert len(read(lines(tmp_path / "results.jsonl", twice, twice, verifiers()))[0]) == 2
 
 
+def test_lines_of_a_trajectory_are_joined_wherever_they_are_and_count_once(tmp_path):
+    """A later step may name its trajectories as an earlier one did."""
+    first, second = (line({"content": each}, trajectory=1) for each in "ab")
+    other, later = line({"content": "c"}, trajectory=2), line({"content": "d"}, trajectory=1, step=2)
+    found, missing = read(lines(tmp_path / "log.jsonl", first, first, other, second, first, later))
+    assert said(found) == [["a", "b"], ["c"], ["d"]]
+    assert missing == ["2 that were there before, and count once"]
+
+
 def test_a_reward_of_a_message_that_is_none_gives_no_credit(tmp_path):
     bad = line({"content": "a", "reward": float("nan")})
     found, missing = read(lines(tmp_path / "log.jsonl", bad, line({"content": "a", "reward": 0.5})))

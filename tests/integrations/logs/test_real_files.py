@@ -11,6 +11,7 @@ from tests.integrations.logs.test_formats import TURNS, chat, export, lines, spa
 from turnwise.base.errors import DataError
 from turnwise.commands.cli import main
 from turnwise.integrations.logs.formats import read_log
+from turnwise.integrations.logs.trajectories import make_trajectories
 
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
 
@@ -278,3 +279,21 @@ def test_spans_of_no_call_are_refused_with_what_they_are(tmp_path, monkeypatch, 
         lines(tmp_path / "mixed.json", export(other, span(2, [text("user", "q")], [text("assistant", "a")])))
     )
     assert len(found) == 1
+
+
+def test_a_tool_that_failed_tells_the_model_why(tmp_path):
+    """Inspect keeps the message next to the content, which is what the tool gave until then, mostly nothing."""
+    failed = {"type": "timeout", "message": "Command timed out."}
+    call = {"id": "1", "function": "bash", "arguments": {"cmd": "sleep 9"}}
+    messages = [
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "", "tool_call_id": "1", "function": "bash", "error": failed},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "half", "tool_call_id": "1", "error": {"type": "limit", "message": "Too long."}},
+        {"role": "assistant", "content": "a"},
+    ]
+    log = {"eval": {}, "samples": [{"id": 1, "messages": messages, "scores": {"s": {"value": "C"}}}]}
+    (tmp_path / "log.json").write_text(json.dumps(log))
+    (found,) = make_trajectories(read_log(tmp_path / "log.json")[0])
+    assert [turn.observation for turn in found.turns] == ["q", "Error: Command timed out.", "half\nError: Too long."]

@@ -118,7 +118,12 @@ def _documents(source: Source) -> Iterator[tuple[str, Any, Mapping[str, Any]]]:
     if not source.path.is_dir():
         yield from ((where, record, {}) for where, record in source.records())
         return
-    for path in sorted(source.path.rglob("trajectory*.json")):
+    documents = sorted(source.path.rglob("trajectory*.json"))
+    if not documents:
+        raise DataError(
+            f"{source.path} has no files named trajectory*.json, as a folder of ATIF has; name a file of another format"
+        )
+    for path in documents:
         result = next(
             (each for each in (path.parent / "result.json", path.parent.parent / "result.json") if each.is_file()), None
         )

@@ -47,19 +47,24 @@ class _Own(BaseModel):
 
 
 def read_chat_lines(source: Source) -> Iterator[Logged]:
-    """Yield the trajectories of a file. Other keys of a line are ignored; lines of a `trajectory` are one."""
-    last: Logged | None = None
+    """Yield the trajectories of a file. Other keys of a line are ignored; lines of a step's `trajectory` are one."""
+    found: dict[Any, Logged] = {}
+    lines: dict[Any, list[Any]] = {}
     for where, record in source.records():
         with source.record(where):
             read = _logged(record, where, source)
-            if last is not None and last.id and last.id == read.id:
-                last.responses += read.responses
+            key = (read.step, read.id) if read.id else where
+            first = found.setdefault(key, read)
+            if first is read:
+                lines[key] = [record] if read.id else []
+            elif record in lines[key]:
+                source.repeated += 1
             else:
-                if last is not None:
-                    yield last
-                last = read
-    if last is not None:
-        yield last
+                lines[key].append(record)
+                first.responses += read.responses
+                first.outcome, first.failure = first.outcome or read.outcome, first.failure or read.failure
+                first.truncated, first.after = first.truncated or read.truncated, read.after
+    yield from found.values()
 
 
 def _logged(record: Any, where: str, source: Source) -> Logged:
