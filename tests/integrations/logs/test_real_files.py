@@ -163,6 +163,96 @@ def test_messages_in_events_of_a_span(tmp_path):
     assert not [each for each in missing if "left out" in each]
 
 
+def otlp(value: Any) -> dict[str, Any]:
+    """Return a value as OTLP writes it."""
+    if isinstance(value, dict):
+        return {"kvlistValue": {"values": [{"key": key, "value": otlp(each)} for key, each in value.items()]}}
+    return {"arrayValue": {"values": [*map(otlp, value)]}} if isinstance(value, list) else {"stringValue": value}
+
+
+def record(number: int, name: str, body: Any, **more: Any) -> dict[str, Any]:
+    """Return a record of a log, of the call with this number."""
+    ids = {"traceId": "t", "spanId": str(number), "timeUnixNano": str(number)}
+    return {**ids, "body": otlp(body), "attributes": [{"key": "event.name", "value": otlp(name)}], **more}
+
+
+def logs(*records: dict[str, Any]) -> dict[str, Any]:
+    return {"resourceLogs": [{"scopeLogs": [{"logRecords": list(records)}]}]}
+
+
+def told() -> list[dict[str, Any]]:
+    """Return the calls of `traced` as events up to version 1.36 of the conventions."""
+    call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": '{"x": 1}'}}
+    asked = record(1, "gen_ai.user.message", {"content": "1 + 1?"})
+    first = {"role": "assistant", "content": "Let me see.", "tool_calls": [call]}
+    return [
+        asked,
+        record(1, "gen_ai.choice", {"index": "0", "finish_reason": "tool_calls", "message": first}),
+        {**asked, "spanId": "2", "timeUnixNano": "2"},
+        record(2, "gen_ai.assistant.message", {key: first[key] for key in ("content", "tool_calls")}),
+        record(2, "gen_ai.tool.message", {"id": "1", "content": "2"}),
+        record(2, "gen_ai.choice", {"index": "0", "finish_reason": "stop", "message": {"content": "The sum is 2"}}),
+        record(9, "app.started", "not a call"),
+    ]
+
+
+@pytest.mark.parametrize("form", ["events", "names", "details", "with spans", "events of spans"])
+def test_conversations_in_records_of_logs(tmp_path, form):
+    """OpenTelemetry's own instrumentations write the messages as logs, next to spans that have none, or alone."""
+    expected, _ = read(lines(tmp_path / "spans.json", export(*traced())))
+    values = [logs(*told())]
+    spans = [
+        {**each, "spanId": str(number), "attributes": [p for p in each["attributes"] if not p["key"].endswith("ages")]}
+        for each, number in zip(traced(), "213", strict=True)
+    ]
+    if form == "names":
+        values = [logs(*({**each, "attributes": [], "eventName": name_of(each)} for each in told()))]
+    elif form == "details":
+        name = "gen_ai.client.inference.operation.details"
+        values = [
+            logs(record(int(number), name, {}, eventName=name, attributes=each["attributes"]))
+            for each, number in zip(traced(), "21", strict=False)
+        ]
+    elif form == "with spans":
+        values = [logs(*told()[:3]), export(*spans), logs(*told()[3:])]
+    elif form == "events of spans":  # as Azure's library writes them
+        for each in spans:
+            each["events"] += [
+                {
+                    "name": name_of(one),
+                    "attributes": [{"key": "gen_ai.event.content", "value": otlp(json.dumps(plain(one["body"])))}],
+                }
+                for one in told()
+                if one["spanId"] == each["spanId"]
+            ]
+        values = [export(*spans)]
+    found, missing = read(lines(tmp_path / "logs.json", *values))
+    assert [turns(each) for each in found] == [turns(each) for each in expected]
+    assert not [each for each in missing if "left out" in each]
+    if "spans" in form:
+        assert [each.reward for each in found] == [1.0]
+
+
+def name_of(record: dict[str, Any]) -> str:
+    return record["attributes"][0]["value"]["stringValue"]
+
+
+def plain(value: dict[str, Any]) -> Any:
+    ((kind, inner),) = value.items()
+    if kind == "kvlistValue":
+        return {pair["key"]: plain(pair["value"]) for pair in inner["values"]}
+    return [*map(plain, inner["values"])] if kind == "arrayValue" else inner
+
+
+def test_records_of_logs_without_messages_are_refused_with_what_they_are(tmp_path):
+    path = lines(tmp_path / "logs.json", logs(record(1, "app.started", "x"), record(2, "app.stopped", "y")))
+    with pytest.raises(DataError, match=r"logs.json has 2 spans or records of logs, none of them a call of a model"):
+        read_log(path)
+    path = lines(tmp_path / "empty.json", logs(record(1, "gen_ai.choice", {"index": "0", "message": {}})))
+    with pytest.raises(DataError, match=r"no attribute gen_ai.output.messages; have the instrumentation capture"):
+        read_log(path)
+
+
 def test_spans_of_openinference(tmp_path):
     def message(side: str, number: int, **fields: str) -> dict[str, str]:
         return {
