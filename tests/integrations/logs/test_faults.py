@@ -55,6 +55,11 @@ def line(message: dict[str, Any], **more: Any) -> dict[str, Any]:
             {"content": None, "function_call": {"name": "f", "arguments": "{}"}},
             '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>',
         ),
+        (
+            {"content": [{"type": "mcp_tool_use", "id": "1", "name": "f", "server_name": "s", "input": {}}]},
+            '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>',
+        ),
+        ({"content": [{"type": "compaction", "content": "so far"}]}, "so far"),
         ({"content": None, "refusal": "I cannot"}, "I cannot"),
         ({"content": [{"type": "refusal", "refusal": "I cannot"}]}, "I cannot"),
         ({"content": None, "audio": {"transcript": "hello"}}, "hello"),

@@ -387,3 +387,19 @@ def test_a_tool_that_failed_tells_the_model_why(tmp_path):
     (tmp_path / "log.json").write_text(json.dumps(log))
     (found,) = make_trajectories(read_log(tmp_path / "log.json")[0])
     assert [turn.observation for turn in found.turns] == ["q", "Error: Command timed out.", "half\nError: Too long."]
+
+
+def test_a_completion_that_begins_with_the_prompt_has_it_once(tmp_path):
+    """As verifiers' recursive environments write it; calls are texts of JSON there."""
+    prompt = [{"content": "1 + 1?", "role": "user"}]
+    call = json.dumps({"id": "1", "function": {"name": "add", "arguments": '{"x": 1}'}, "type": "function"})
+    completion = [
+        {"content": "1 + 1?", "role": "user", "tool_calls": None},
+        {"content": "Let me see.", "role": "assistant", "tool_calls": [call]},
+        {"content": "2", "role": "tool", "tool_calls": None},
+        {"content": "The sum is 2", "role": "assistant", "tool_calls": None},
+    ]
+    path = lines(tmp_path / "results.jsonl", verifiers(prompt=prompt, completion=completion))
+    logged, _ = read_log(path)
+    assert [len(response.history) for response in logged[0].responses] == [1, 3]
+    assert turns(make_trajectories(logged)[0]) == TURNS

@@ -28,6 +28,7 @@ EXPECTED = {
     "float_parsing": "a number",
     "bool_type": "true or false",
     "bool_parsing": "true or false",
+    "string_pattern_mismatch": "a version of ATIF, such as ATIF-v1.8",
 }
 """What a value of another type should have been, by pydantic's name of the error."""
 

@@ -6,7 +6,16 @@ from typing import Any
 from pydantic import BaseModel
 
 from turnwise.base.errors import DataError, did_you_mean
-from turnwise.integrations.logs.logged import Logged, Response, as_text, check, checked_ids, read_responses, reward_of
+from turnwise.integrations.logs.logged import (
+    Logged,
+    Response,
+    as_text,
+    check,
+    checked_ids,
+    is_same,
+    read_responses,
+    reward_of,
+)
 from turnwise.integrations.logs.messages import Message, read_history, read_one, read_tools
 from turnwise.integrations.logs.source import Source
 
@@ -25,7 +34,9 @@ def read_verifiers(source: Source) -> Iterator[Logged]:
         with source.record(where):
             line = check(_Line, record, where)
             prompt = _messages(line.prompt, "user", f"{where}: prompt", source)
-            messages = [*prompt, *_messages(line.completion, "assistant", f"{where}: completion", source)]
+            completion = _messages(line.completion, "assistant", f"{where}: completion", source)
+            repeated = len(prompt) <= len(completion) and all(map(is_same, prompt, completion))
+            messages = completion if repeated else [*prompt, *completion]
             error = record.get("error")
             yield Logged(
                 where,
