@@ -14,14 +14,19 @@ from pydantic import BaseModel, ConfigDict, Field
 from turnwise.base.errors import DataError, did_you_mean
 from turnwise.base.version import __version__
 from turnwise.extensions.gateway.messages import Message
-from turnwise.integrations.logs.logged import Logged, Response, as_text, check, checked_ids, conversations
+from turnwise.integrations.logs.logged import Logged, Response, as_text, check, checked_ids, conversations, messages_of
 from turnwise.integrations.logs.messages import read_one, read_tools
 from turnwise.integrations.logs.source import Source, Undecided
 
 VERSION = "ATIF-v1.8"
-OURS = "turnwise."
+NAME = "turnwise"
+"""Names an agent in documents, if the log does not name it."""
+OURS = f"{NAME}."
 """Begins the names of what ATIF has no field for."""
 OF_RESPONSE = ("reward", "valid", "truncated", "state_key", "actor", "version", "entropies")
+ROLES = {"system": "system", "user": "user", "agent": "assistant"}
+CALLS, ANSWERS = f"{OURS}tool_calls", f"{OURS}tool_call_id"
+"""Calls of somebody else than the agent; which call a result answers that has none in its step."""
 TOKENS = ("prompt_token_ids", "completion_token_ids", "logprobs")
 
 
@@ -43,6 +48,7 @@ class _Result(BaseModel):
 
     source_call_id: str | None = None
     content: str | list[Any] | None = None
+    extra: dict[str, Any] | None = None
     subagent_trajectory_ref: list[_Reference] | _Reference | None = None
 
 
@@ -205,14 +211,17 @@ class _Reader:
         where = f"{self.where}: sub-agent {record.get('trajectory_id')}"
         document = check(_Document, record, where)
         tools = read_tools(document.agent.tool_definitions, where)
-        responses, _ = _Reader(self.source, tools, where, document.agent.name).read(record, document)
+        name = document.agent.name if document.agent.name != NAME else ""
+        responses, _ = _Reader(self.source, tools, where, name).read(record, document)
         return responses
 
     def _message(self, step: _Step, given: dict[str, Any], place: str) -> tuple[Message, bool]:
-        if step.source not in ("system", "user", "agent"):
+        if step.source not in ROLES:
             raise DataError(f"{place}: source is {step.source!r}, expected system, user or agent")
-        role = "assistant" if step.source == "agent" else step.source
-        (message,) = read_one({"role": role, "content": step.message}, place, "message", self.source)
+        said, extra = {"role": ROLES[step.source], "content": step.message}, step.extra or {}
+        if ANSWERS in extra:
+            said |= {"role": "tool", "tool_call_id": extra[ANSWERS]}
+        (message,) = read_one({**said, "tool_calls": extra.get(CALLS)}, place, "message", self.source)
         if step.reasoning_content:
             message["reasoning_content"] = step.reasoning_content
         if step.tool_calls:
@@ -253,10 +262,10 @@ class _Reader:
 
     def _result(self, result: _Result, step: _Step, place: str) -> Message:
         """Return what a tool or the environment answered; of an agent without calls, it is the user's."""
-        role = "tool" if result.source_call_id or step.tool_calls else "user"
-        (message,) = read_one({"role": role, "content": result.content}, place, "observation", self.source)
-        if result.source_call_id:
-            message["tool_call_id"] = result.source_call_id
+        extra = result.extra or {}
+        role = "tool" if result.source_call_id or step.tool_calls or ANSWERS in extra else "user"
+        said = {"role": role, "content": result.content, "tool_call_id": result.source_call_id or extra.get(ANSWERS)}
+        (message,) = read_one(said, place, "observation", self.source)
         return {**message, "extra": {"atif": result.model_dump(exclude_unset=True), "observed": True}}
 
 
@@ -273,14 +282,10 @@ def write_atif(logged: Sequence[Logged], method: str) -> Iterator[dict[str, Any]
             own |= {"reward": each.outcome.reward, "success": each.outcome.success, "info": each.outcome.info}
         own |= {"return": each.total, "truncated": each.truncated or None, "method": method or None}
         extra |= {f"{OURS}{key}": value for key, value in own.items() if value not in (None, "", {})}
-        tools = parts[0][0].tools if parts else []
-        agent = {"name": "turnwise", "version": __version__, "model_name": each.model or None}
-        if tools:
-            agent["tool_definitions"] = tools
         document: dict[str, Any] = {
             "schema_version": VERSION,
             "trajectory_id": each.id or None,
-            "agent": {key: value for key, value in agent.items() if value is not None},
+            "agent": _agent(each, parts[0] if parts else []),
             **kept,
             "steps": _steps(parts[0], each.after, numbered, method) if parts else _steps([], each.after, {}, method),
             "extra": extra,
@@ -290,7 +295,7 @@ def write_atif(logged: Sequence[Logged], method: str) -> Iterator[dict[str, Any]
                 {
                     "schema_version": VERSION,
                     "trajectory_id": f"{each.id or 'trajectory'}-{number}",
-                    "agent": {**agent, "name": part[0].actor or "turnwise"},
+                    "agent": _agent(each, part, part[0].actor),
                     "steps": _steps(part, [], numbered, method),
                 }
                 for number, part in enumerate(parts[1:], start=1)
@@ -298,8 +303,15 @@ def write_atif(logged: Sequence[Logged], method: str) -> Iterator[dict[str, Any]
         yield {key: value for key, value in document.items() if value is not None}
 
 
+def _agent(each: Logged, part: Sequence[Response], name: str = "") -> dict[str, Any]:
+    agent = {"name": name or NAME, "version": __version__, "model_name": each.model}
+    return {key: value for key, value in agent.items() if value} | (
+        {"tool_definitions": part[0].tools} if part and part[0].tools else {}
+    )
+
+
 def _steps(part: Sequence[Response], after: Sequence[Message], turn: Mapping[int, int], method: str) -> list[Any]:
-    messages = [*part[-1].history, part[-1].message, *after] if part else list(after)
+    messages = [*messages_of(part), *after] if part else list(after)
     said = {len(response.history): response for response in part}
     steps: list[dict[str, Any]] = []
     for place, message in enumerate(messages):
@@ -310,6 +322,8 @@ def _steps(part: Sequence[Response], after: Sequence[Message], turn: Mapping[int
             known = {call["tool_call_id"] for call in steps[-1].get("tool_calls") or ()}
             if (identity := message.get("tool_call_id")) in known:
                 result["source_call_id"] = identity
+            elif message["role"] == "tool" and (identity or not known):
+                result["extra"] = {**(result.get("extra") or {}), ANSWERS: identity or ""}
             steps[-1].setdefault("observation", {"results": []})["results"].append(result)
         else:
             steps.append({"step_id": len(steps) + 1, **_step(message, said.get(place), turn, method)})
@@ -322,7 +336,12 @@ def _step(message: Message, response: Response | None, turn: Mapping[int, int], 
     step = {"source": source, "message": message["content"], **message.get("extra", {}).get("atif", {})}
     if "reasoning_content" in message:
         step["reasoning_content"] = message["reasoning_content"]
-    if (calls := message.get("tool_calls")) and "tool_calls" not in step:
+    calls = message.get("tool_calls")
+    if calls and source != "agent":
+        return {**step, "extra": {**(step.get("extra") or {}), CALLS: calls}}
+    if role == "tool":
+        step["extra"] = {**(step.get("extra") or {}), ANSWERS: message.get("tool_call_id") or ""}
+    if calls and "tool_calls" not in step:
         step["tool_calls"] = [
             {
                 "tool_call_id": call.get("id") or f"call-{number}",

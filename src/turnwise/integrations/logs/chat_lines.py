@@ -11,6 +11,7 @@ from turnwise.integrations.logs.logged import (
     as_text,
     check,
     conversations,
+    messages_of,
     read_responses,
     reward_of,
 )
@@ -41,6 +42,7 @@ class _Own(BaseModel):
 
     reward: Any = None
     valid: bool | None = None
+    truncated: bool | None = None
     state_key: Any = None
     actor: Any = None
     weight: float | None = Field(default=None, validation_alias=AliasChoices("weight", "loss_weight"))
@@ -82,7 +84,7 @@ def _logged(record: Any, where: str, source: Source) -> Logged:
             outcome = source.outcome(fields.reward, None, None, where)
             response.reward = outcome.reward if outcome else 0.0
             failure = failure or (None if outcome else "the reward of a message is not a number")
-        response.valid = fields.valid is not False
+        response.valid, response.truncated = fields.valid is not False, bool(fields.truncated)
         response.state_key = as_text(fields.state_key) or None
         response.actor = as_text(fields.actor)
     return Logged(
@@ -133,11 +135,11 @@ def conversation(part: Sequence[Response], after: Sequence[Any] = (), *, own: bo
         after: Messages after the last one.
         own: Whether to add to messages what APIs do not record; what the model did not say has weight 0.
     """
-    messages = as_chat([*part[-1].history, part[-1].message, *after])
+    messages = as_chat([*messages_of(part), *after])
     said = {len(response.history): response for response in part}
     for place, message in enumerate(messages if own else ()):
         if (response := said.get(place)) is not None:
-            fields = {"reward": response.reward, "state_key": response.state_key, "actor": response.actor}
+            fields = {key: getattr(response, key) for key in ("reward", "state_key", "actor", "truncated")}
             message |= {key: value for key, value in fields.items() if value}
             message |= {} if response.valid else {"valid": False}
         elif message["role"] == "assistant":

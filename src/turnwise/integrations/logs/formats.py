@@ -45,6 +45,7 @@ class LogFormat:
     choices: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
+BOTH = "token ids, log-probabilities, trajectories without a response"
 ALL = "token ids, log-probabilities, failed trajectories and those without reward"
 FORMATS: dict[str, LogFormat] = {
     "chat": LogFormat(
@@ -52,7 +53,7 @@ FORMATS: dict[str, LogFormat] = {
         frozenset({"messages"}),
         read_chat_lines,
         write_chat_lines,
-        "token ids, log-probabilities, and the order of turns of agents that alternate",
+        f"{BOTH}, and the order of turns of agents that alternate",
     ),
     "atif": LogFormat(
         "ATIF documents, or a folder of Harbor's trials",
@@ -67,7 +68,7 @@ FORMATS: dict[str, LogFormat] = {
         frozenset({"resourceSpans"}),
         read_opentelemetry,
         write_opentelemetry,
-        "token ids, log-probabilities, rewards of single responses, and how trajectories failed",
+        f"{BOTH}, messages after the last response, steps, rewards of single responses, and how trajectories failed",
     ),
     "inspect": LogFormat("a log of Inspect, .eval or .json", frozenset({"eval", "samples"}), read_inspect),
     "verifiers": LogFormat("results.jsonl of vf-eval", frozenset({"prompt", "completion"}), read_verifiers),

@@ -217,3 +217,11 @@ def conversations(logged: Logged) -> list[list[Response]]:
             parts.append(part := [])
         part.append(response)
     return parts
+
+
+def messages_of(part: Sequence[Response]) -> list[Message]:
+    """Return the messages of a conversation, each response as the model gave it, not as the agent sent it again."""
+    messages = [*part[-1].history, part[-1].message]
+    for response in part:
+        messages[len(response.history)] = response.message
+    return messages

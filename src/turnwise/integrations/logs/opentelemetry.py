@@ -22,7 +22,7 @@ from turnwise.integrations.logs.source import Source, Undecided
 
 CALLS = ("chat", "generate_content", "text_completion")
 """Values of gen_ai.operation.name that are calls of a model."""
-REWARD, SUCCESS, TASK = "turnwise.reward", "turnwise.success", "turnwise.task"
+REWARD, SUCCESS, TASK, GROUP = "turnwise.reward", "turnwise.success", "turnwise.task", "turnwise.group"
 """Attributes of our own, on any span of a trajectory."""
 EVALUATION = "gen_ai.evaluation"
 
@@ -225,6 +225,7 @@ def _trajectory(name: str, spans: list[_Span], source: Source) -> Logged:
         where,
         [response for span in calls for response in _responses(span, source)],
         task=as_text(facts.get(TASK)),
+        group=as_text(facts.get(GROUP)),
         outcome=source.outcome(value, facts.get(SUCCESS), {"conversation": name}, where),
         failure="its last call of the model failed" if calls and calls[-1].failed else None,
         model=as_text(next((span.attributes.get("gen_ai.request.model") for span in calls), "")),
@@ -303,6 +304,7 @@ def write_opentelemetry(logged: Sequence[Logged], method: str) -> Iterator[dict[
                 ),
                 "gen_ai.tool.definitions": json.dumps(response.tools) if response.tools else "",
                 TASK: each.task,
+                GROUP: each.group,
             }
             if response.advantage is not None:
                 own |= {"turnwise.advantage": response.advantage, "turnwise.method": method}
