@@ -225,8 +225,8 @@ def test_the_command_says_once_what_is_not_held(run, capsys):
     told = capsys.readouterr()
     assert told.out == "r.chat.jsonl: 8 written from 5 trajectories, format chat\n"
     assert [line for line in told.err.splitlines() if "note" in line] == [
-        "note: missing: chat does not hold token ids, log-probabilities, trajectories without a response, and the order "
-        "of turns of agents that alternate",
+        "note: missing: chat does not hold token ids, log-probabilities, trajectories without a response, and the "
+        "order of turns of agents that alternate",
         "note: missing: a run records what the policy read last before each response: "
         "system prompts and tools are in ids alone",
     ]

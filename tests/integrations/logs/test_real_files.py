@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from tests.integrations.logs.test_agents import episode, pair, rollout
+from tests.integrations.logs.test_agents import atif, episode, pair, rollout
 from tests.integrations.logs.test_faults import read, said
 from tests.integrations.logs.test_formats import TURNS, chat, export, lines, span, text, traced, turns, verifiers
 
@@ -403,3 +403,48 @@ def test_a_completion_that_begins_with_the_prompt_has_it_once(tmp_path):
     logged, _ = read_log(path)
     assert [len(response.history) for response in logged[0].responses] == [1, 3]
     assert turns(make_trajectories(logged)[0]) == TURNS
+
+
+def sampled(ids: list[Any], logprobs: list[Any]) -> dict[str, Any]:
+    metrics = {"completion_token_ids": ids, "logprobs": logprobs}
+    return atif(steps=[{"source": "user", "message": "q"}, {"source": "agent", "message": "a", "metrics": metrics}])
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("record", "expected"),
+    [
+        (sampled([1], [NAN]), "steps[1]: NaN is one of the log-probabilities, expected finite numbers"),
+        (sampled([1], [-float("inf")]), "steps[1]: -Infinity is one of the log-probabilities, expected finite"),
+        (sampled([True], [0]), "steps[1]: metrics.completion_token_ids[0] is true, expected a whole number"),
+        (sampled(["2"], [0]), 'steps[1]: metrics.completion_token_ids[0] is "2", expected a whole number'),
+        (sampled([1], [False]), "steps[1]: metrics.logprobs[0] is false, expected a number"),
+        (atif(extra={"turnwise.step": "2"}), 'step is "2", expected a whole number'),
+        (atif(subagent_trajectories=[7]), "sub-agent 0 is 7, expected an object"),
+        (pair([], {"role": "assistant", "content": "a"}, step=True), "step is true, expected a whole number"),
+        (verifiers(is_truncated=2), "is_truncated is 2, expected true or false"),
+        (episode(nodes=[{"message": {"role": "user", "content": "q"}, "token_ids": [True]}]), "token_ids[0] is true"),
+        (episode(rewards={"r": {"score": 1, "weight": None}}), "rewards.r.weight is null, expected a number"),
+    ],
+)
+def test_numbers_are_checked_and_not_trusted(tmp_path, record, expected):
+    with pytest.raises(DataError) as raised:
+        read(lines(tmp_path / "log.jsonl", record))
+    assert expected in str(raised.value)
+
+
+def test_what_is_not_a_failure_or_a_success_is_none(tmp_path):
+    found, missing = read(lines(tmp_path / "results.jsonl", *(verifiers(error=each) for each in (None, False, ""))))
+    assert [each.failure for each in found] == [None] * 3
+    (found,), _ = read(lines(tmp_path / "cut.jsonl", verifiers(is_truncated="no")))
+    assert found.ended == "terminated"
+    _, missing = read(lines(tmp_path / "log.jsonl", chat(success="yes"), chat()))
+    assert "line 1: found success = 'yes' (str), expected True or False" in missing[0]
+
+
+def test_sub_agents_without_a_name_are_all_read(tmp_path):
+    subs = [atif(steps=[{"source": "agent", "message": each}]) for each in "ab"]
+    found, _ = read(lines(tmp_path / "log.jsonl", atif(subagent_trajectories=subs)))
+    assert [turn.response for turn in found[0].turns][-2:] == ["a", "b"]

@@ -9,12 +9,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from turnwise.base.errors import DataError, did_you_mean
 from turnwise.base.version import __version__
 from turnwise.extensions.gateway.messages import Message
-from turnwise.integrations.logs.logged import Logged, Response, as_text, check, checked_ids, conversations, messages_of
+from turnwise.integrations.logs.logged import (
+    Logged,
+    Response,
+    Step,
+    as_text,
+    check,
+    checked_ids,
+    conversations,
+    messages_of,
+)
 from turnwise.integrations.logs.messages import read_one, read_tools
 from turnwise.integrations.logs.source import Source, Undecided
 
@@ -37,15 +46,11 @@ class _Call(BaseModel):
     extra: dict[str, Any] | None = None
 
 
-class _Reference(BaseModel):
-    model_config = ConfigDict(extra="allow")
-
+class _Reference(BaseModel, extra="allow"):
     trajectory_id: str | None = None
 
 
-class _Result(BaseModel):
-    model_config = ConfigDict(extra="allow")  # kept, to be written again
-
+class _Result(BaseModel, extra="allow"):  # kept, to be written again
     source_call_id: str | None = None
     content: str | list[Any] | None = None
     extra: dict[str, Any] | None = None
@@ -56,7 +61,7 @@ class _Observation(BaseModel):
     results: list[_Result]
 
 
-class _Metrics(BaseModel):
+class _Metrics(BaseModel, strict=True):
     prompt_token_ids: list[int] | None = None
     completion_token_ids: list[int] | None = None
     logprobs: list[float] | None = None
@@ -112,7 +117,7 @@ def read_atif(source: Source) -> Iterator[Logged]:
                 truncated=bool(ours.get("truncated")),
                 failure=as_text(ours.get("failure") or _exception(result)) or None,
                 model=document.agent.model_name or "",
-                step=ours["step"] if isinstance(ours.get("step"), int) and ours["step"] > 0 else 1,
+                step=check(Step, ours, where).step,
                 id=document.trajectory_id or trial,
                 after=after,
                 extra={"atif": {key: value for key, value in record.items() if key != "steps"}},
@@ -185,7 +190,10 @@ class _Reader:
     def read(self, record: dict[str, Any], document: _Document) -> tuple[list[Response], list[Message]]:
         messages: list[Message] = []
         responses: list[Response] = []
-        subs = {str(s.get("trajectory_id")): s for s in document.subagent_trajectories or () if isinstance(s, dict)}
+        subs: dict[str, Any] = {}
+        for number, sub in enumerate(document.subagent_trajectories or ()):
+            name = sub.get("trajectory_id") if isinstance(sub, dict) else None
+            subs[str(number) if name is None or name in subs else str(name)] = sub
         end = 0
         for number, given in enumerate(document.steps):
             place = f"{self.where}: steps[{number}]"
@@ -199,20 +207,20 @@ class _Reader:
                 messages = [*messages, self._result(result, step, place)]
                 references = result.subagent_trajectory_ref or []
                 for reference in references if isinstance(references, list) else [references]:
-                    if sub := subs.pop(str(reference.trajectory_id), None):
-                        responses += self._sub(sub)
-        for sub in subs.values():
-            responses += self._sub(sub)
+                    if (name := str(reference.trajectory_id)) in subs:
+                        responses += self._sub(subs.pop(name), name)
+        for name, sub in subs.items():
+            responses += self._sub(sub, name)
         if any("turn" in response.extra for response in responses):
             responses.sort(key=lambda response: response.extra.get("turn", 0))
         return responses, messages[end:]
 
-    def _sub(self, record: dict[str, Any]) -> list[Response]:
-        where = f"{self.where}: sub-agent {record.get('trajectory_id')}"
+    def _sub(self, record: Any, name: str) -> list[Response]:
+        where = f"{self.where}: sub-agent {name}"
         document = check(_Document, record, where)
         tools = read_tools(document.agent.tool_definitions, where)
-        name = document.agent.name if document.agent.name != NAME else ""
-        responses, _ = _Reader(self.source, tools, where, name).read(record, document)
+        actor = document.agent.name if document.agent.name != NAME else ""
+        responses, _ = _Reader(self.source, tools, where, actor).read(record, document)
         return responses
 
     def _message(self, step: _Step, given: dict[str, Any], place: str) -> tuple[Message, bool]:

@@ -3,11 +3,12 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, Field
 
 from turnwise.integrations.logs.logged import (
     Logged,
     Response,
+    Step,
     as_text,
     check,
     conversations,
@@ -22,13 +23,10 @@ ADVANTAGE, METHOD = "turnwise.advantage", "turnwise.method"
 """Columns with the credit of responses, and with the name of the method that assigned it."""
 
 
-class _Line(BaseModel):
-    model_config = ConfigDict(strict=True)
-
+class _Line(Step):
     messages: list[Any]
     system: Any = None
     tools: Any = None
-    step: int = Field(default=1, ge=1)
     failure: Any = None
     truncated: bool | None = Field(default=None, strict=False)
     trajectory: Any = None

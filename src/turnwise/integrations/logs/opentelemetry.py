@@ -160,8 +160,8 @@ def _lone(records: dict[tuple[str, str], list[_Record]], source: Source) -> Iter
 def _event(record: _Record, where: str) -> tuple[str, dict[str, Any]]:
     """Return the name of a record of a log, and what it says."""
     attributes, body = _attributes(record.attributes, where), _value(record.body, where)
-    said = {**attributes, **body} if isinstance(body, dict) else attributes
-    return str(record.eventName or attributes.get("event.name") or ""), said
+    name = str(record.eventName or attributes.get("event.name") or "")
+    return name, attributes | (body if isinstance(body, dict) else {})
 
 
 def _time(value: int | str | None, what: str) -> int:
