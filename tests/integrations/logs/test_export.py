@@ -101,7 +101,7 @@ def test_a_run_comes_back_from_chat_but_for_its_tokens(run):
         assert (one.reward, one.success, one.info) == (other.reward, other.success, other.info)
         told = [
             [
-                (t.observation, t.response, t.reward, t.valid, t.extras.get("actor"), t.state_key, t.fresh)
+                (t.observation, t.response, t.reward, t.valid, t.truncated, t.extras.get("actor"), t.state_key, t.fresh)
                 for t in each.turns
             ]
             for each in (one, other)
@@ -225,8 +225,8 @@ def test_the_command_says_once_what_is_not_held(run, capsys):
     told = capsys.readouterr()
     assert told.out == "r.chat.jsonl: 8 written from 5 trajectories, format chat\n"
     assert [line for line in told.err.splitlines() if "note" in line] == [
-        "note: missing: chat does not hold token ids, log-probabilities, and the order of turns of agents that "
-        "alternate",
+        "note: missing: chat does not hold token ids, log-probabilities, trajectories without a response, and the "
+        "order of turns of agents that alternate",
         "note: missing: a run records what the policy read last before each response: "
         "system prompts and tools are in ids alone",
     ]
@@ -256,3 +256,71 @@ def test_mistakes_are_one_line(run, capsys, given, expected):
     assert code == 2
     (said,) = capsys.readouterr().err.splitlines()
     assert expected in said
+
+
+REASONED = {**chat()["messages"][2], "reasoning_content": "Add them."}
+AGAIN = pair([*chat()["messages"][:2], *chat()["messages"][2:4]], chat()["messages"][4], reward=1)
+
+
+@pytest.mark.parametrize("to", ["atif", "chat", "sft", "dpo"])
+def test_reasoning_that_an_agent_does_not_send_again_is_written(to):
+    """The second request has the first response without it, as most clients send it."""
+    worse = pair(chat()["messages"][:2], {"role": "assistant", "content": "3"}, reward=0)
+    records = [pair(chat()["messages"][:2], REASONED), AGAIN, worse]
+    export(lines(Path("log.jsonl"), *records), Path("out.jsonl"), to)
+    assert "Add them." in Path("out.jsonl").read_text()
+    if to in ("atif", "chat"):
+        found = make_trajectories(read_log(Path("out.jsonl"))[0])
+        assert "<think>\nAdd them.\n</think>" in found[0].turns[0].response
+
+
+def test_atif_holds_calls_of_users_and_results_without_calls():
+    """As in conversations whose simulated user has tools of its own, and of agents that write their calls as text."""
+    call = {"id": "9", "type": "function", "function": {"name": "mode", "arguments": '{"on": true}'}}
+    messages = [
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "content": "look"},
+        {"role": "tool", "content": "out", "tool_call_id": "7"},
+        {"role": "assistant", "content": "do it"},
+        {"role": "user", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "on", "tool_call_id": "9"},
+        {"role": "assistant", "content": "a"},
+    ]
+    export(lines(Path("log.jsonl"), {"messages": messages, "reward": 1}), Path("out.jsonl"), "atif")
+    (document,) = objects("out.jsonl")
+    assert all("tool_calls" not in step for step in document["steps"])
+    (one,), (other,) = (read_log(Path(each))[0] for each in ("log.jsonl", "out.jsonl"))
+    told = [
+        [{key: each for key, each in message.items() if key != "extra"} for message in logged.responses[-1].history]
+        for logged in (one, other)
+    ]
+    assert told[0] == told[1]
+
+
+def test_a_sub_agent_has_its_own_tools_in_atif():
+    tool = {"type": "function", "function": {"name": "add", "parameters": {}}}
+    first = pair([{"role": "user", "content": "q"}], {"role": "assistant", "content": "a"}, trajectory="x")
+    first["request"]["tools"] = [tool]
+    second = pair(
+        [{"role": "user", "content": "other"}], {"role": "assistant", "content": "b"}, trajectory="x", reward=1
+    )
+    export(lines(Path("log.jsonl"), first, second), Path("out.jsonl"), "atif")
+    (found,), _ = read_log(Path("out.jsonl"))
+    assert [(response.tools, response.actor) for response in found.responses] == [([tool], ""), ([], "")]
+
+
+def test_groups_come_back_from_spans(run):
+    export(run, Path("out.jsonl"), "opentelemetry")
+    assert [each.group for each in read_log(Path("out.jsonl"))[0]] == [
+        *["step 1, group 0"] * 2,
+        *["step 2, group 0"] * 2,
+    ]
+
+
+def test_what_is_not_written_is_said():
+    thanks = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}, {"role": "user", "content": "t"}]
+    path = lines(Path("log.jsonl"), {"messages": thanks, "reward": 1}, {"messages": thanks[:1], "reward": 1})
+    assert "trajectories without a response" in export(path, Path("a.jsonl"), "chat").missing[0]
+    (said, *_) = export(path, Path("b.jsonl"), "opentelemetry").missing
+    assert "trajectories without a response" in said
+    assert "messages after the last response" in said

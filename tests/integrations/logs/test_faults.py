@@ -55,6 +55,11 @@ def line(message: dict[str, Any], **more: Any) -> dict[str, Any]:
             {"content": None, "function_call": {"name": "f", "arguments": "{}"}},
             '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>',
         ),
+        (
+            {"content": [{"type": "mcp_tool_use", "id": "1", "name": "f", "server_name": "s", "input": {}}]},
+            '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>',
+        ),
+        ({"content": [{"type": "compaction", "content": "so far"}]}, "so far"),
         ({"content": None, "refusal": "I cannot"}, "I cannot"),
         ({"content": [{"type": "refusal", "refusal": "I cannot"}]}, "I cannot"),
         ({"content": None, "audio": {"transcript": "hello"}}, "hello"),
@@ -175,6 +180,15 @@ def test_samples_and_results_that_are_there_twice_count_once(tmp_path):
     assert missing == ["1 that were there before, and count once"]
     twice = verifiers(trajectory_id="a")
     assert len(read(lines(tmp_path / "results.jsonl", twice, twice, verifiers()))[0]) == 2
+
+
+def test_lines_of_a_trajectory_are_joined_wherever_they_are_and_count_once(tmp_path):
+    """A later step may name its trajectories as an earlier one did."""
+    first, second = (line({"content": each}, trajectory=1) for each in "ab")
+    other, later = line({"content": "c"}, trajectory=2), line({"content": "d"}, trajectory=1, step=2)
+    found, missing = read(lines(tmp_path / "log.jsonl", first, first, other, second, first, later))
+    assert said(found) == [["a", "b"], ["c"], ["d"]]
+    assert missing == ["2 that were there before, and count once"]
 
 
 def test_a_reward_of_a_message_that_is_none_gives_no_credit(tmp_path):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import gzip
+import io
 import json
 import os
 import re
@@ -143,21 +144,48 @@ def test_a_compressed_file_that_would_fill_the_memory_is_refused(tmp_path, capsy
     assert "unpacks to more than 1 MiB; unpack it with gunzip first" in refused(path, capsys)
 
 
+@pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("name", ["log.jsonl", "log.jsonl.gz"])
-def test_a_byte_order_mark_and_compression_are_read(tmp_path, name):
+def test_a_byte_order_mark_and_compression_are_read_whatever_the_name(tmp_path, name, packed):
     data = b"\xef\xbb\xbf" + json.dumps(chat()).encode()
-    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    (tmp_path / name).write_bytes(gzip.compress(data) if packed else data)
     assert import_log(tmp_path / name, tmp_path / "made").trajectories == 1
+
+
+def zipped(name: bytes) -> bytes:
+    """Return an archive that has a log, not compressed."""
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w") as archive:
+        archive.writestr(name.decode(), f"{json.dumps(chat())}\n" * 3)
+    return data.getvalue()
+
+
+def test_a_folder_without_documents_is_said(tmp_path, capsys):
+    lines(tmp_path / "log.jsonl", chat())
+    assert main(["import", str(tmp_path), "--out", str(tmp_path / "made")]) == 2
+    (told,) = capsys.readouterr().err.splitlines()
+    assert told.endswith("has no files named trajectory*.json, as a folder of ATIF has; name a file of another format")
 
 
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (json.dumps(chat()).encode("utf-16"), "is in UTF-16, expected UTF-8; convert it with iconv"),
+        (json.dumps(chat()).encode("utf-16"), "is in UTF-16, expected UTF-8; convert it with iconv -f UTF-16 -t UTF-8"),
+        (json.dumps(chat()).encode("utf-16-le"), "is in UTF-16LE, expected UTF-8; convert it with iconv -f UTF-16LE"),
+        (json.dumps(chat()).encode("utf-16-be"), "is in UTF-16BE, expected UTF-8"),
+        (json.dumps(chat()).encode("utf-32"), "is in UTF-32, expected UTF-8; convert it with iconv -f UTF-32 -t UTF-8"),
+        (zipped(b"log.jsonl"), "is a ZIP archive, expected JSON in UTF-8; unpack it, or name it .eval"),
+        (gzip.compress(zipped(b"log.jsonl")), "is a ZIP archive, expected JSON in UTF-8"),
+        (gzip.compress(gzip.compress(b"{}")), "is compressed twice, expected JSON in UTF-8; unpack it with gunzip"),
+        (pa.compress(b"{}" * 99, codec="zstd", asbytes=True), "is compressed with Zstandard, expected JSON in UTF-8"),
+        (b"PAR1" + bytes(99), "is a Parquet file, expected JSON in UTF-8; write its rows as JSON Lines"),
         (b"", "is empty"),
+        (b" \n\n", "has no records; expected one object per line"),
+        (b"[]", "has no records; expected one object per line"),
         (b"[" * 100_000, "not valid JSON"),
         (json.dumps(chat(tools=7)).encode(), "line 1: tools is 7, expected a list"),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_cannot_be_read_is_said(tmp_path, capsys, data, said):
     (tmp_path / "log.jsonl").write_bytes(data)

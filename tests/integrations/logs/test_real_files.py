@@ -4,13 +4,14 @@ import json
 from typing import Any
 
 import pytest
-from tests.integrations.logs.test_agents import episode, pair, rollout
+from tests.integrations.logs.test_agents import atif, episode, pair, rollout
 from tests.integrations.logs.test_faults import read, said
 from tests.integrations.logs.test_formats import TURNS, chat, export, lines, span, text, traced, turns, verifiers
 
 from turnwise.base.errors import DataError
 from turnwise.commands.cli import main
 from turnwise.integrations.logs.formats import read_log
+from turnwise.integrations.logs.trajectories import make_trajectories
 
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
 
@@ -162,6 +163,96 @@ def test_messages_in_events_of_a_span(tmp_path):
     assert not [each for each in missing if "left out" in each]
 
 
+def otlp(value: Any) -> dict[str, Any]:
+    """Return a value as OTLP writes it."""
+    if isinstance(value, dict):
+        return {"kvlistValue": {"values": [{"key": key, "value": otlp(each)} for key, each in value.items()]}}
+    return {"arrayValue": {"values": [*map(otlp, value)]}} if isinstance(value, list) else {"stringValue": value}
+
+
+def record(number: int, name: str, body: Any, **more: Any) -> dict[str, Any]:
+    """Return a record of a log, of the call with this number."""
+    ids = {"traceId": "t", "spanId": str(number), "timeUnixNano": str(number)}
+    return {**ids, "body": otlp(body), "attributes": [{"key": "event.name", "value": otlp(name)}], **more}
+
+
+def logs(*records: dict[str, Any]) -> dict[str, Any]:
+    return {"resourceLogs": [{"scopeLogs": [{"logRecords": list(records)}]}]}
+
+
+def told() -> list[dict[str, Any]]:
+    """Return the calls of `traced` as events up to version 1.36 of the conventions."""
+    call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": '{"x": 1}'}}
+    asked = record(1, "gen_ai.user.message", {"content": "1 + 1?"})
+    first = {"role": "assistant", "content": "Let me see.", "tool_calls": [call]}
+    return [
+        asked,
+        record(1, "gen_ai.choice", {"index": "0", "finish_reason": "tool_calls", "message": first}),
+        {**asked, "spanId": "2", "timeUnixNano": "2"},
+        record(2, "gen_ai.assistant.message", {key: first[key] for key in ("content", "tool_calls")}),
+        record(2, "gen_ai.tool.message", {"id": "1", "content": "2"}),
+        record(2, "gen_ai.choice", {"index": "0", "finish_reason": "stop", "message": {"content": "The sum is 2"}}),
+        record(9, "app.started", "not a call"),
+    ]
+
+
+@pytest.mark.parametrize("form", ["events", "names", "details", "with spans", "events of spans"])
+def test_conversations_in_records_of_logs(tmp_path, form):
+    """OpenTelemetry's own instrumentations write the messages as logs, next to spans that have none, or alone."""
+    expected, _ = read(lines(tmp_path / "spans.json", export(*traced())))
+    values = [logs(*told())]
+    spans = [
+        {**each, "spanId": str(number), "attributes": [p for p in each["attributes"] if not p["key"].endswith("ages")]}
+        for each, number in zip(traced(), "213", strict=True)
+    ]
+    if form == "names":
+        values = [logs(*({**each, "attributes": [], "eventName": name_of(each)} for each in told()))]
+    elif form == "details":
+        name = "gen_ai.client.inference.operation.details"
+        values = [
+            logs(record(int(number), name, {}, eventName=name, attributes=each["attributes"]))
+            for each, number in zip(traced(), "21", strict=False)
+        ]
+    elif form == "with spans":
+        values = [logs(*told()[:3]), export(*spans), logs(*told()[3:])]
+    elif form == "events of spans":  # as Azure's library writes them
+        for each in spans:
+            each["events"] += [
+                {
+                    "name": name_of(one),
+                    "attributes": [{"key": "gen_ai.event.content", "value": otlp(json.dumps(plain(one["body"])))}],
+                }
+                for one in told()
+                if one["spanId"] == each["spanId"]
+            ]
+        values = [export(*spans)]
+    found, missing = read(lines(tmp_path / "logs.json", *values))
+    assert [turns(each) for each in found] == [turns(each) for each in expected]
+    assert not [each for each in missing if "left out" in each]
+    if "spans" in form:
+        assert [each.reward for each in found] == [1.0]
+
+
+def name_of(record: dict[str, Any]) -> str:
+    return record["attributes"][0]["value"]["stringValue"]
+
+
+def plain(value: dict[str, Any]) -> Any:
+    ((kind, inner),) = value.items()
+    if kind == "kvlistValue":
+        return {pair["key"]: plain(pair["value"]) for pair in inner["values"]}
+    return [*map(plain, inner["values"])] if kind == "arrayValue" else inner
+
+
+def test_records_of_logs_without_messages_are_refused_with_what_they_are(tmp_path):
+    path = lines(tmp_path / "logs.json", logs(record(1, "app.started", "x"), record(2, "app.stopped", "y")))
+    with pytest.raises(DataError, match=r"logs.json has 2 spans or records of logs, none of them a call of a model"):
+        read_log(path)
+    path = lines(tmp_path / "empty.json", logs(record(1, "gen_ai.choice", {"index": "0", "message": {}})))
+    with pytest.raises(DataError, match=r"no attribute gen_ai.output.messages; have the instrumentation capture"):
+        read_log(path)
+
+
 def test_spans_of_openinference(tmp_path):
     def message(side: str, number: int, **fields: str) -> dict[str, str]:
         return {
@@ -278,3 +369,82 @@ def test_spans_of_no_call_are_refused_with_what_they_are(tmp_path, monkeypatch, 
         lines(tmp_path / "mixed.json", export(other, span(2, [text("user", "q")], [text("assistant", "a")])))
     )
     assert len(found) == 1
+
+
+def test_a_tool_that_failed_tells_the_model_why(tmp_path):
+    """Inspect keeps the message next to the content, which is what the tool gave until then, mostly nothing."""
+    failed = {"type": "timeout", "message": "Command timed out."}
+    call = {"id": "1", "function": "bash", "arguments": {"cmd": "sleep 9"}}
+    messages = [
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "", "tool_call_id": "1", "function": "bash", "error": failed},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "half", "tool_call_id": "1", "error": {"type": "limit", "message": "Too long."}},
+        {"role": "assistant", "content": "a"},
+    ]
+    log = {"eval": {}, "samples": [{"id": 1, "messages": messages, "scores": {"s": {"value": "C"}}}]}
+    (tmp_path / "log.json").write_text(json.dumps(log))
+    (found,) = make_trajectories(read_log(tmp_path / "log.json")[0])
+    assert [turn.observation for turn in found.turns] == ["q", "Error: Command timed out.", "half\nError: Too long."]
+
+
+def test_a_completion_that_begins_with_the_prompt_has_it_once(tmp_path):
+    """As verifiers' recursive environments write it; calls are texts of JSON there."""
+    prompt = [{"content": "1 + 1?", "role": "user"}]
+    call = json.dumps({"id": "1", "function": {"name": "add", "arguments": '{"x": 1}'}, "type": "function"})
+    completion = [
+        {"content": "1 + 1?", "role": "user", "tool_calls": None},
+        {"content": "Let me see.", "role": "assistant", "tool_calls": [call]},
+        {"content": "2", "role": "tool", "tool_calls": None},
+        {"content": "The sum is 2", "role": "assistant", "tool_calls": None},
+    ]
+    path = lines(tmp_path / "results.jsonl", verifiers(prompt=prompt, completion=completion))
+    logged, _ = read_log(path)
+    assert [len(response.history) for response in logged[0].responses] == [1, 3]
+    assert turns(make_trajectories(logged)[0]) == TURNS
+
+
+def sampled(ids: list[Any], logprobs: list[Any]) -> dict[str, Any]:
+    metrics = {"completion_token_ids": ids, "logprobs": logprobs}
+    return atif(steps=[{"source": "user", "message": "q"}, {"source": "agent", "message": "a", "metrics": metrics}])
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("record", "expected"),
+    [
+        (sampled([1], [NAN]), "steps[1]: NaN is one of the log-probabilities, expected finite numbers"),
+        (sampled([1], [-float("inf")]), "steps[1]: -Infinity is one of the log-probabilities, expected finite"),
+        (sampled([True], [0]), "steps[1]: metrics.completion_token_ids[0] is true, expected a whole number"),
+        (sampled(["2"], [0]), 'steps[1]: metrics.completion_token_ids[0] is "2", expected a whole number'),
+        (sampled([1], [False]), "steps[1]: metrics.logprobs[0] is false, expected a number"),
+        (atif(extra={"turnwise.step": "2"}), 'step is "2", expected a whole number'),
+        (atif(subagent_trajectories=[7]), "sub-agent 0 is 7, expected an object"),
+        (pair([], {"role": "assistant", "content": "a"}, step=True), "step is true, expected a whole number"),
+        (verifiers(is_truncated=2), "is_truncated is 2, expected true or false"),
+        (episode(nodes=[{"message": {"role": "user", "content": "q"}, "token_ids": [True]}]), "token_ids[0] is true"),
+        (episode(rewards={"r": {"score": 1, "weight": None}}), "rewards.r.weight is null, expected a number"),
+    ],
+)
+def test_numbers_are_checked_and_not_trusted(tmp_path, record, expected):
+    with pytest.raises(DataError) as raised:
+        read(lines(tmp_path / "log.jsonl", record))
+    assert expected in str(raised.value)
+
+
+def test_what_is_not_a_failure_or_a_success_is_none(tmp_path):
+    found, missing = read(lines(tmp_path / "results.jsonl", *(verifiers(error=each) for each in (None, False, ""))))
+    assert [each.failure for each in found] == [None] * 3
+    (found,), _ = read(lines(tmp_path / "cut.jsonl", verifiers(is_truncated="no")))
+    assert found.ended == "terminated"
+    _, missing = read(lines(tmp_path / "log.jsonl", chat(success="yes"), chat()))
+    assert "line 1: found success = 'yes' (str), expected True or False" in missing[0]
+
+
+def test_sub_agents_without_a_name_are_all_read(tmp_path):
+    subs = [atif(steps=[{"source": "agent", "message": each}]) for each in "ab"]
+    found, _ = read(lines(tmp_path / "log.jsonl", atif(subagent_trajectories=subs)))
+    assert [turn.response for turn in found[0].turns][-2:] == ["a", "b"]

@@ -9,19 +9,33 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from turnwise.base.errors import DataError, did_you_mean
 from turnwise.base.version import __version__
 from turnwise.extensions.gateway.messages import Message
-from turnwise.integrations.logs.logged import Logged, Response, as_text, check, checked_ids, conversations
+from turnwise.integrations.logs.logged import (
+    Logged,
+    Response,
+    Step,
+    as_text,
+    check,
+    checked_ids,
+    conversations,
+    messages_of,
+)
 from turnwise.integrations.logs.messages import read_one, read_tools
 from turnwise.integrations.logs.source import Source, Undecided
 
 VERSION = "ATIF-v1.8"
-OURS = "turnwise."
+NAME = "turnwise"
+"""Names an agent in documents, if the log does not name it."""
+OURS = f"{NAME}."
 """Begins the names of what ATIF has no field for."""
 OF_RESPONSE = ("reward", "valid", "truncated", "state_key", "actor", "version", "entropies")
+ROLES = {"system": "system", "user": "user", "agent": "assistant"}
+CALLS, ANSWERS = f"{OURS}tool_calls", f"{OURS}tool_call_id"
+"""Calls of somebody else than the agent; which call a result answers that has none in its step."""
 TOKENS = ("prompt_token_ids", "completion_token_ids", "logprobs")
 
 
@@ -32,17 +46,14 @@ class _Call(BaseModel):
     extra: dict[str, Any] | None = None
 
 
-class _Reference(BaseModel):
-    model_config = ConfigDict(extra="allow")
-
+class _Reference(BaseModel, extra="allow"):
     trajectory_id: str | None = None
 
 
-class _Result(BaseModel):
-    model_config = ConfigDict(extra="allow")  # kept, to be written again
-
+class _Result(BaseModel, extra="allow"):  # kept, to be written again
     source_call_id: str | None = None
     content: str | list[Any] | None = None
+    extra: dict[str, Any] | None = None
     subagent_trajectory_ref: list[_Reference] | _Reference | None = None
 
 
@@ -50,7 +61,7 @@ class _Observation(BaseModel):
     results: list[_Result]
 
 
-class _Metrics(BaseModel):
+class _Metrics(BaseModel, strict=True):
     prompt_token_ids: list[int] | None = None
     completion_token_ids: list[int] | None = None
     logprobs: list[float] | None = None
@@ -106,7 +117,7 @@ def read_atif(source: Source) -> Iterator[Logged]:
                 truncated=bool(ours.get("truncated")),
                 failure=as_text(ours.get("failure") or _exception(result)) or None,
                 model=document.agent.model_name or "",
-                step=ours["step"] if isinstance(ours.get("step"), int) and ours["step"] > 0 else 1,
+                step=check(Step, ours, where).step,
                 id=document.trajectory_id or trial,
                 after=after,
                 extra={"atif": {key: value for key, value in record.items() if key != "steps"}},
@@ -118,7 +129,12 @@ def _documents(source: Source) -> Iterator[tuple[str, Any, Mapping[str, Any]]]:
     if not source.path.is_dir():
         yield from ((where, record, {}) for where, record in source.records())
         return
-    for path in sorted(source.path.rglob("trajectory*.json")):
+    documents = sorted(source.path.rglob("trajectory*.json"))
+    if not documents:
+        raise DataError(
+            f"{source.path} has no files named trajectory*.json, as a folder of ATIF has; name a file of another format"
+        )
+    for path in documents:
         result = next(
             (each for each in (path.parent / "result.json", path.parent.parent / "result.json") if each.is_file()), None
         )
@@ -174,7 +190,10 @@ class _Reader:
     def read(self, record: dict[str, Any], document: _Document) -> tuple[list[Response], list[Message]]:
         messages: list[Message] = []
         responses: list[Response] = []
-        subs = {str(s.get("trajectory_id")): s for s in document.subagent_trajectories or () if isinstance(s, dict)}
+        subs: dict[str, Any] = {}
+        for number, sub in enumerate(document.subagent_trajectories or ()):
+            name = sub.get("trajectory_id") if isinstance(sub, dict) else None
+            subs[str(number) if name is None or name in subs else str(name)] = sub
         end = 0
         for number, given in enumerate(document.steps):
             place = f"{self.where}: steps[{number}]"
@@ -188,26 +207,29 @@ class _Reader:
                 messages = [*messages, self._result(result, step, place)]
                 references = result.subagent_trajectory_ref or []
                 for reference in references if isinstance(references, list) else [references]:
-                    if sub := subs.pop(str(reference.trajectory_id), None):
-                        responses += self._sub(sub)
-        for sub in subs.values():
-            responses += self._sub(sub)
+                    if (name := str(reference.trajectory_id)) in subs:
+                        responses += self._sub(subs.pop(name), name)
+        for name, sub in subs.items():
+            responses += self._sub(sub, name)
         if any("turn" in response.extra for response in responses):
             responses.sort(key=lambda response: response.extra.get("turn", 0))
         return responses, messages[end:]
 
-    def _sub(self, record: dict[str, Any]) -> list[Response]:
-        where = f"{self.where}: sub-agent {record.get('trajectory_id')}"
+    def _sub(self, record: Any, name: str) -> list[Response]:
+        where = f"{self.where}: sub-agent {name}"
         document = check(_Document, record, where)
         tools = read_tools(document.agent.tool_definitions, where)
-        responses, _ = _Reader(self.source, tools, where, document.agent.name).read(record, document)
+        actor = document.agent.name if document.agent.name != NAME else ""
+        responses, _ = _Reader(self.source, tools, where, actor).read(record, document)
         return responses
 
     def _message(self, step: _Step, given: dict[str, Any], place: str) -> tuple[Message, bool]:
-        if step.source not in ("system", "user", "agent"):
+        if step.source not in ROLES:
             raise DataError(f"{place}: source is {step.source!r}, expected system, user or agent")
-        role = "assistant" if step.source == "agent" else step.source
-        (message,) = read_one({"role": role, "content": step.message}, place, "message", self.source)
+        said, extra = {"role": ROLES[step.source], "content": step.message}, step.extra or {}
+        if ANSWERS in extra:
+            said |= {"role": "tool", "tool_call_id": extra[ANSWERS]}
+        (message,) = read_one({**said, "tool_calls": extra.get(CALLS)}, place, "message", self.source)
         if step.reasoning_content:
             message["reasoning_content"] = step.reasoning_content
         if step.tool_calls:
@@ -248,10 +270,10 @@ class _Reader:
 
     def _result(self, result: _Result, step: _Step, place: str) -> Message:
         """Return what a tool or the environment answered; of an agent without calls, it is the user's."""
-        role = "tool" if result.source_call_id or step.tool_calls else "user"
-        (message,) = read_one({"role": role, "content": result.content}, place, "observation", self.source)
-        if result.source_call_id:
-            message["tool_call_id"] = result.source_call_id
+        extra = result.extra or {}
+        role = "tool" if result.source_call_id or step.tool_calls or ANSWERS in extra else "user"
+        said = {"role": role, "content": result.content, "tool_call_id": result.source_call_id or extra.get(ANSWERS)}
+        (message,) = read_one(said, place, "observation", self.source)
         return {**message, "extra": {"atif": result.model_dump(exclude_unset=True), "observed": True}}
 
 
@@ -268,14 +290,10 @@ def write_atif(logged: Sequence[Logged], method: str) -> Iterator[dict[str, Any]
             own |= {"reward": each.outcome.reward, "success": each.outcome.success, "info": each.outcome.info}
         own |= {"return": each.total, "truncated": each.truncated or None, "method": method or None}
         extra |= {f"{OURS}{key}": value for key, value in own.items() if value not in (None, "", {})}
-        tools = parts[0][0].tools if parts else []
-        agent = {"name": "turnwise", "version": __version__, "model_name": each.model or None}
-        if tools:
-            agent["tool_definitions"] = tools
         document: dict[str, Any] = {
             "schema_version": VERSION,
             "trajectory_id": each.id or None,
-            "agent": {key: value for key, value in agent.items() if value is not None},
+            "agent": _agent(each, parts[0] if parts else []),
             **kept,
             "steps": _steps(parts[0], each.after, numbered, method) if parts else _steps([], each.after, {}, method),
             "extra": extra,
@@ -285,7 +303,7 @@ def write_atif(logged: Sequence[Logged], method: str) -> Iterator[dict[str, Any]
                 {
                     "schema_version": VERSION,
                     "trajectory_id": f"{each.id or 'trajectory'}-{number}",
-                    "agent": {**agent, "name": part[0].actor or "turnwise"},
+                    "agent": _agent(each, part, part[0].actor),
                     "steps": _steps(part, [], numbered, method),
                 }
                 for number, part in enumerate(parts[1:], start=1)
@@ -293,8 +311,15 @@ def write_atif(logged: Sequence[Logged], method: str) -> Iterator[dict[str, Any]
         yield {key: value for key, value in document.items() if value is not None}
 
 
+def _agent(each: Logged, part: Sequence[Response], name: str = "") -> dict[str, Any]:
+    agent = {"name": name or NAME, "version": __version__, "model_name": each.model}
+    return {key: value for key, value in agent.items() if value} | (
+        {"tool_definitions": part[0].tools} if part and part[0].tools else {}
+    )
+
+
 def _steps(part: Sequence[Response], after: Sequence[Message], turn: Mapping[int, int], method: str) -> list[Any]:
-    messages = [*part[-1].history, part[-1].message, *after] if part else list(after)
+    messages = [*messages_of(part), *after] if part else list(after)
     said = {len(response.history): response for response in part}
     steps: list[dict[str, Any]] = []
     for place, message in enumerate(messages):
@@ -305,6 +330,8 @@ def _steps(part: Sequence[Response], after: Sequence[Message], turn: Mapping[int
             known = {call["tool_call_id"] for call in steps[-1].get("tool_calls") or ()}
             if (identity := message.get("tool_call_id")) in known:
                 result["source_call_id"] = identity
+            elif message["role"] == "tool" and (identity or not known):
+                result["extra"] = {**(result.get("extra") or {}), ANSWERS: identity or ""}
             steps[-1].setdefault("observation", {"results": []})["results"].append(result)
         else:
             steps.append({"step_id": len(steps) + 1, **_step(message, said.get(place), turn, method)})
@@ -317,7 +344,12 @@ def _step(message: Message, response: Response | None, turn: Mapping[int, int], 
     step = {"source": source, "message": message["content"], **message.get("extra", {}).get("atif", {})}
     if "reasoning_content" in message:
         step["reasoning_content"] = message["reasoning_content"]
-    if (calls := message.get("tool_calls")) and "tool_calls" not in step:
+    calls = message.get("tool_calls")
+    if calls and source != "agent":
+        return {**step, "extra": {**(step.get("extra") or {}), CALLS: calls}}
+    if role == "tool":
+        step["extra"] = {**(step.get("extra") or {}), ANSWERS: message.get("tool_call_id") or ""}
+    if calls and "tool_calls" not in step:
         step["tool_calls"] = [
             {
                 "tool_call_id": call.get("id") or f"call-{number}",

@@ -3,14 +3,16 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, Field
 
 from turnwise.integrations.logs.logged import (
     Logged,
     Response,
+    Step,
     as_text,
     check,
     conversations,
+    messages_of,
     read_responses,
     reward_of,
 )
@@ -21,13 +23,10 @@ ADVANTAGE, METHOD = "turnwise.advantage", "turnwise.method"
 """Columns with the credit of responses, and with the name of the method that assigned it."""
 
 
-class _Line(BaseModel):
-    model_config = ConfigDict(strict=True)
-
+class _Line(Step):
     messages: list[Any]
     system: Any = None
     tools: Any = None
-    step: int = Field(default=1, ge=1)
     failure: Any = None
     truncated: bool | None = Field(default=None, strict=False)
     trajectory: Any = None
@@ -41,25 +40,31 @@ class _Own(BaseModel):
 
     reward: Any = None
     valid: bool | None = None
+    truncated: bool | None = None
     state_key: Any = None
     actor: Any = None
     weight: float | None = Field(default=None, validation_alias=AliasChoices("weight", "loss_weight"))
 
 
 def read_chat_lines(source: Source) -> Iterator[Logged]:
-    """Yield the trajectories of a file. Other keys of a line are ignored; lines of a `trajectory` are one."""
-    last: Logged | None = None
+    """Yield the trajectories of a file. Other keys of a line are ignored; lines of a step's `trajectory` are one."""
+    found: dict[Any, Logged] = {}
+    lines: dict[Any, list[Any]] = {}
     for where, record in source.records():
         with source.record(where):
             read = _logged(record, where, source)
-            if last is not None and last.id and last.id == read.id:
-                last.responses += read.responses
+            key = (read.step, read.id) if read.id else where
+            first = found.setdefault(key, read)
+            if first is read:
+                lines[key] = [record] if read.id else []
+            elif record in lines[key]:
+                source.repeated += 1
             else:
-                if last is not None:
-                    yield last
-                last = read
-    if last is not None:
-        yield last
+                lines[key].append(record)
+                first.responses += read.responses
+                first.outcome, first.failure = first.outcome or read.outcome, first.failure or read.failure
+                first.truncated, first.after = first.truncated or read.truncated, read.after
+    yield from found.values()
 
 
 def _logged(record: Any, where: str, source: Source) -> Logged:
@@ -77,7 +82,7 @@ def _logged(record: Any, where: str, source: Source) -> Logged:
             outcome = source.outcome(fields.reward, None, None, where)
             response.reward = outcome.reward if outcome else 0.0
             failure = failure or (None if outcome else "the reward of a message is not a number")
-        response.valid = fields.valid is not False
+        response.valid, response.truncated = fields.valid is not False, bool(fields.truncated)
         response.state_key = as_text(fields.state_key) or None
         response.actor = as_text(fields.actor)
     return Logged(
@@ -128,11 +133,11 @@ def conversation(part: Sequence[Response], after: Sequence[Any] = (), *, own: bo
         after: Messages after the last one.
         own: Whether to add to messages what APIs do not record; what the model did not say has weight 0.
     """
-    messages = as_chat([*part[-1].history, part[-1].message, *after])
+    messages = as_chat([*messages_of(part), *after])
     said = {len(response.history): response for response in part}
     for place, message in enumerate(messages if own else ()):
         if (response := said.get(place)) is not None:
-            fields = {"reward": response.reward, "state_key": response.state_key, "actor": response.actor}
+            fields = {key: getattr(response, key) for key in ("reward", "state_key", "actor", "truncated")}
             message |= {key: value for key, value in fields.items() if value}
             message |= {} if response.valid else {"valid": False}
         elif message["role"] == "assistant":

@@ -30,13 +30,35 @@ def current(attributes: dict[str, Any], events: Sequence[tuple[str, dict[str, An
     kind = found.get("openinference.span.kind")
     if "gen_ai.output.messages" in found or kind not in (None, "LLM"):
         return found
-    if found.get("gen_ai.operation.name") in NO_CALLS or not (answered := _messages(found, ANSWERED, "assistant")):
+    if found.get("gen_ai.operation.name") in NO_CALLS:
         return found
-    found |= {"gen_ai.operation.name": "chat", "gen_ai.output.messages": answered}
-    found["gen_ai.input.messages"] = _messages(found, ASKED, "user")
+    asked, answered = (_messages(found, names, role) for names, role in ((ASKED, "user"), (ANSWERED, "assistant")))
+    if not answered:
+        asked, answered = _told(events)
+    if not answered:
+        return found
+    found |= {"gen_ai.operation.name": "chat", "gen_ai.input.messages": asked}
+    found["gen_ai.output.messages"] = [each for each in answered if each.get("content") or each.get("tool_calls")]
     if tools := [_loaded(each.get("tool.json_schema", each)) for name in TOOLS for each in _numbered(found, name)]:
         found["gen_ai.tool.definitions"] = [_tool(each) for each in tools]
     return {new: found[old] for new, old in ALSO.items() if old in found} | found
+
+
+def _told(events: Sequence[tuple[str, dict[str, Any]]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return what was asked and answered by events up to version 1.36 of the conventions, each of one message."""
+    asked, answered = [], []
+    for name, given in events:
+        body = _loaded(given.get("gen_ai.event.content", given))
+        role = name.removeprefix("gen_ai.").removesuffix(".message")
+        if not isinstance(body, dict):
+            continue
+        if name == "gen_ai.choice":
+            message = _loaded(body.get("message", body))
+            kept = {"finish_reason": body["finish_reason"]} if "finish_reason" in body else {}
+            answered.append({**(message if isinstance(message, dict) else {}), "role": "assistant", **kept})
+        elif name == f"gen_ai.{role}.message":
+            asked.append({"role": role, **body, **({"tool_call_id": body.get("id")} if role == "tool" else {})})
+    return asked, answered
 
 
 def _messages(found: Mapping[str, Any], names: Sequence[str], role: str) -> list[dict[str, Any]]:

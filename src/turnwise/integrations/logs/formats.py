@@ -45,6 +45,7 @@ class LogFormat:
     choices: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
+BOTH = "token ids, log-probabilities, trajectories without a response"
 ALL = "token ids, log-probabilities, failed trajectories and those without reward"
 FORMATS: dict[str, LogFormat] = {
     "chat": LogFormat(
@@ -52,7 +53,7 @@ FORMATS: dict[str, LogFormat] = {
         frozenset({"messages"}),
         read_chat_lines,
         write_chat_lines,
-        "token ids, log-probabilities, and the order of turns of agents that alternate",
+        f"{BOTH}, and the order of turns of agents that alternate",
     ),
     "atif": LogFormat(
         "ATIF documents, or a folder of Harbor's trials",
@@ -67,7 +68,7 @@ FORMATS: dict[str, LogFormat] = {
         frozenset({"resourceSpans"}),
         read_opentelemetry,
         write_opentelemetry,
-        "token ids, log-probabilities, rewards of single responses, and how trajectories failed",
+        f"{BOTH}, messages after the last response, steps, rewards of single responses, and how trajectories failed",
     ),
     "inspect": LogFormat("a log of Inspect, .eval or .json", frozenset({"eval", "samples"}), read_inspect),
     "verifiers": LogFormat("results.jsonl of vf-eval", frozenset({"prompt", "completion"}), read_verifiers),
@@ -115,8 +116,9 @@ def format_of(path: Path) -> str:
         first = record if first is None else first
         if number >= 100:
             break
-    if first is None and source.left_out:
-        raise DataError(f"{source.left_out[0]}; expected one object per line, a list, or one object")
+    if first is None:
+        wrong = source.left_out[0] if source.left_out else f"{path} has no records"
+        raise DataError(f"{wrong}; expected one object per line, a list, or one object")
     known = "; ".join(f"{name}: {FORMATS[name].what}" for name in READ)
     raise DataError(
         f"{path}: its first record belongs to no known format: {_shape(first)}. Known formats: {known}. "
@@ -152,16 +154,16 @@ def read_log(path: Path, kind: str | None = None, reward: str | None = None) -> 
     assert read is not None
     source = Source(path, reward, functools.partial(_other, kind, keys))
     found: list[Logged] = []
-    seen: set[str] = set()
+    seen: set[tuple[int, str]] = set()
     for each in read(source):
         with source.record(each.where):
             each = sound(each)
             prepare(each)
-            if each.id and each.id in seen:
+            if each.id and (each.step, each.id) in seen:
                 source.repeated += 1
             else:
                 found.append(each)
-            seen.add(each.id)
+            seen.add((each.step, each.id))
     if not found and source.left_out:
         more = len(source.left_out) - 1
         raise DataError(source.left_out[0] + (f" ({more} more records cannot be read)" if more else ""))

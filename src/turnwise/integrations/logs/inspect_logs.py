@@ -63,6 +63,9 @@ def _logged(sample: _Sample, header: dict[str, Any], where: str, source: Source)
     messages, own = [], []
     for number, message in enumerate(sample.messages):
         read = read_one(_whole(message, sample.attachments or {}), where, f"messages[{number}]", source)
+        error = message.get("error")
+        if read[-1]["role"] == "tool" and isinstance(error, dict) and error.get("message"):  # the model reads it
+            read[-1]["content"] = "\n".join(filter(None, (read[-1]["content"], f"Error: {error['message']}")))
         messages += read
         own += [message.get("source") != "input" for each in read if each["role"] == "assistant"]
     value, grade = _score(sample.scores or {}, where, source)

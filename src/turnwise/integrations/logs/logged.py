@@ -1,11 +1,12 @@
 """Define what a log says about a trajectory, whatever its format."""
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import pydantic
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from turnwise.base.errors import DataError, EnvironmentFault, did_you_mean
 from turnwise.environments.tool_calls import without_reasoning
@@ -28,8 +29,15 @@ EXPECTED = {
     "float_parsing": "a number",
     "bool_type": "true or false",
     "bool_parsing": "true or false",
+    "string_pattern_mismatch": "a version of ATIF, such as ATIF-v1.8",
 }
 """What a value of another type should have been, by pydantic's name of the error."""
+
+
+class Step(BaseModel, strict=True):
+    """The number of a batch; texts and booleans are none."""
+
+    step: int = Field(default=1, ge=1)
 
 
 @dataclasses.dataclass(slots=True)
@@ -121,8 +129,9 @@ def check(model: type[Model], value: Any, where: str) -> Model:
         errors = error.errors(include_url=False)
     first, parts = errors[0], errors[0]["loc"]
     alike = [each for each in errors if each["loc"][:-1] == parts[:-1] and each["input"] is first["input"]]
-    parts = parts[:-1] if len(alike) > 1 else parts  # the last one names what it may be
-    place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).lstrip(".")
+    parts = parts[:-1] if len(alike) > 1 else parts  # the last one names what it may be, as does the name of a model
+    keys = [part for part in parts if not (isinstance(part, str) and part.startswith("_"))]
+    place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in keys).lstrip(".")
     if first["type"] == "missing":
         key = str(first["loc"][-1])
         inside = first["input"] if isinstance(first["input"], dict) else {}
@@ -146,6 +155,8 @@ def checked_ids(response: Response, where: str) -> None:
             raise DataError(
                 f"{where}: {len(values)} {name} of {len(response.response_ids)} tokens, expected one for each"
             )
+        if (wrong := next((value for value in values if not math.isfinite(value)), None)) is not None:
+            raise DataError(f"{where}: {short(wrong)} is one of the {name}, expected finite numbers")
 
 
 def read_responses(messages: Sequence[Message], tools: Any = ()) -> list[Response]:
@@ -181,7 +192,8 @@ def read_outcome(reward: Any, success: Any, info: Any, where: str) -> Outcome | 
     try:
         return as_outcome({"reward": reward, "success": success, "info": info if isinstance(info, dict) else {}})
     except EnvironmentFault as fault:
-        raise DataError(f"{where}: {str(fault).replace('the harness gave', 'found')}") from None
+        said = str(fault).replace("the harness gave", "found").replace("the environment answered with", "found")
+        raise DataError(f"{where}: {said}") from None
 
 
 def as_text(value: Any) -> str:
@@ -216,3 +228,11 @@ def conversations(logged: Logged) -> list[list[Response]]:
             parts.append(part := [])
         part.append(response)
     return parts
+
+
+def messages_of(part: Sequence[Response]) -> list[Message]:
+    """Return the messages of a conversation, each response as the model gave it, not as the agent sent it again."""
+    messages = [*part[-1].history, part[-1].message]
+    for response in part:
+        messages[len(response.history)] = response.message
+    return messages

@@ -24,7 +24,7 @@ ALSO = {"developer": "system", "function": "tool", "model": "assistant", "ai": "
 """Other names of roles."""
 TEXTS = ("text", "input_text", "output_text", "refusal", "summary_text")
 THOUGHTS = ("reasoning", "thinking", "redacted_thinking", "reasoning.text", "reasoning.summary")
-CALLS = ("tool_use", "tool_call", "function_call", "server_tool_use", "custom_tool_call")
+CALLS = ("tool_use", "tool_call", "function_call", "server_tool_use", "mcp_tool_use", "custom_tool_call")
 ANSWERS = ("tool_result", "tool_call_response", "function_call_output", "custom_tool_call_output")
 
 NO_ARGUMENTS = ("type", "id", "call_id", "status", "name")
@@ -131,8 +131,9 @@ def read_one(message: Any, where: str, name: str, source: Source) -> list[Messag
             )
             identity = part.tool_use_id or part.call_id or part.id
             answers.append(_answer(_plain(answer, place, source), identity))
-        else:
-            texts.append(_mark(each, source))
+        else:  # such as a compaction of Anthropic, whose content the model wrote
+            said = next((each[key] for key in ("text", "content") if isinstance(each.get(key), str)), None)
+            texts.append(said if said is not None else _mark(each, source))
     for number, call in enumerate(given.tool_calls or ()):
         calls.append(_call(call, f"{where}: {name}.tool_calls[{number}]"))
     if given.function_call:

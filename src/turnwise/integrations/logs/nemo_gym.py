@@ -28,7 +28,7 @@ class _Line(BaseModel):
     response: _Answer
 
 
-class _Tokens(BaseModel):
+class _Tokens(BaseModel, strict=True):
     prompt_token_ids: list[int] = []
     generation_token_ids: list[int] = []
     generation_log_probs: list[float] = []

@@ -1,10 +1,11 @@
 """Read and write OpenTelemetry spans of generative AI: OTLP as JSON, one export per line or per file.
 
-The spans follow the semantic conventions `gen_ai.*`, with the messages as attributes or events (version 1.37 or later);
-`turnwise.integrations.logs.conventions` reads others.
+The spans follow the semantic conventions `gen_ai.*`, with the messages as attributes or events, which may be records of
+logs; `turnwise.integrations.logs.conventions` reads other conventions.
 """
 
 import datetime
+import itertools
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -21,21 +22,33 @@ from turnwise.integrations.logs.source import Source, Undecided
 
 CALLS = ("chat", "generate_content", "text_completion")
 """Values of gen_ai.operation.name that are calls of a model."""
-REWARD, SUCCESS, TASK = "turnwise.reward", "turnwise.success", "turnwise.task"
+REWARD, SUCCESS, TASK, GROUP = "turnwise.reward", "turnwise.success", "turnwise.task", "turnwise.group"
 """Attributes of our own, on any span of a trajectory."""
 EVALUATION = "gen_ai.evaluation"
 
 
 class _Scope(BaseModel):
     spans: list[Any] = []
+    logRecords: list[Any] = []
 
 
 class _Resource(BaseModel):
     scopeSpans: list[_Scope | None] | None = None
+    scopeLogs: list[_Scope | None] | None = None
 
 
 class _Export(BaseModel):
     resourceSpans: list[_Resource | None] | None = None
+    resourceLogs: list[_Resource | None] | None = None
+
+
+class _Record(BaseModel):
+    traceId: str | None = None
+    spanId: str | None = None
+    timeUnixNano: int | str | None = None
+    eventName: str | None = None
+    attributes: list[Any] | dict[str, Any] | None = None
+    body: Any = None
 
 
 class _Data(BaseModel):
@@ -58,22 +71,32 @@ def read_opentelemetry(source: Source) -> Iterator[Logged]:
 
     Calls with the same gen_ai.conversation.id are a trajectory, else those of the same trace; a span without either is
     one by itself. The reward is the attribute turnwise.reward of any of its spans, or the score of the event
-    gen_ai.evaluation.result that `--reward` names. A span counts once, however often it was exported.
+    gen_ai.evaluation.result that `--reward` names. A span counts once, however often it was exported. Records of logs
+    are events of their span; those whose span is not in the file are one.
     """
+    exported: list[tuple[str, Any]] = []
+    records: dict[tuple[str, str], list[_Record]] = defaultdict(list)
     spans: dict[str, list[_Span]] = defaultdict(list)
     conversations: dict[str, str] = {}  # by trace
     seen: set[tuple[str, str]] = set()
     for where, data in source.records():
-        for place, given in _spans(data, where, source):
-            with source.record(place):
-                span = _Span(check(_Data, given, place), place)
-                if span.id and (span.trace, span.id) in seen:
-                    source.repeated += 1
-                    continue
-                seen.add((span.trace, span.id))
-                spans[span.trace].append(span)
-                if conversation := span.attributes.get("gen_ai.conversation.id"):
-                    conversations.setdefault(span.trace, str(conversation))
+        with source.record(where):
+            exported += _members(data, where, "Spans", "spans")
+            for place, given in _members(data, where, "Logs", "logRecords"):
+                with source.record(place):
+                    record = check(_Record, given, place)
+                    records[record.traceId or "", record.spanId or f"at {place}"].append(record)
+    for place, given in itertools.chain(exported, _lone(records, source)):
+        with source.record(place):
+            data = check(_Data, given, place)
+            span = _Span(data, place, records.pop((data.traceId or "", data.spanId or ""), ()))
+            if span.id and (span.trace, span.id) in seen:
+                source.repeated += 1
+                continue
+            seen.add((span.trace, span.id))
+            spans[span.trace].append(span)
+            if conversation := span.attributes.get("gen_ai.conversation.id"):
+                conversations.setdefault(span.trace, str(conversation))
     together: dict[str, list[_Span]] = defaultdict(list)
     for trace, members in spans.items():
         for span in members:
@@ -81,8 +104,9 @@ def read_opentelemetry(source: Source) -> Iterator[Logged]:
     every = [span for members in spans.values() for span in members]
     if every and not source.left_out and not any(span.is_call or REWARD in span.attributes for span in every):
         operations = sorted({short(span.attributes.get("gen_ai.operation.name")) for span in every})
+        what = "spans or records of logs" if len(every) > len(exported) else "spans"
         raise DataError(
-            f"{source.path} has {len(every)} spans, none of them a call of a model: expected gen_ai.operation.name "
+            f"{source.path} has {len(every)} {what}, none of them a call of a model: expected gen_ai.operation.name "
             f"{', '.join(CALLS)}, or spans of OpenInference or OpenLLMetry, got {', '.join(operations)[:200]}"
         )
     for name, members in together.items():
@@ -96,7 +120,7 @@ def read_opentelemetry(source: Source) -> Iterator[Logged]:
 class _Span:
     """One span, with plain attributes."""
 
-    def __init__(self, data: _Data, where: str):
+    def __init__(self, data: _Data, where: str, records: Sequence[_Record] = ()):
         self.where = f"{where}, span {short(data.name)}"
         self.id = data.spanId or ""
         self.parent = data.parentSpanId or ""
@@ -106,7 +130,7 @@ class _Span:
             (str(event.get("name", "")), _attributes(event.get("attributes"), self.where))
             for event in data.events or ()
             if isinstance(event, dict)
-        ]
+        ] + [_event(record, self.where) for record in records]
         self.attributes = current(_attributes(data.attributes, self.where), events)
         self.evaluations = [body for name, body in events if name.startswith(EVALUATION)]
         code = data.status.get("code") if isinstance(data.status, dict) else data.status
@@ -114,18 +138,30 @@ class _Span:
         self.is_call = self.attributes.get("gen_ai.operation.name") in CALLS
 
 
-def _spans(data: Any, where: str, source: Source) -> Iterator[tuple[str, Any]]:
-    with source.record(where):
-        if not isinstance(data, dict) or not ({"resourceSpans", "resourceLogs"} & data.keys()):
-            raise DataError(f"{where}: expected an export of OTLP with the key 'resourceSpans'")
-        scopes = [
-            scope
-            for resource in check(_Export, data, where).resourceSpans or ()
-            for scope in (resource.scopeSpans if resource else None) or ()
-            if scope
-        ]
-        for number, span in enumerate(span for scope in scopes for span in scope.spans):
-            yield f"{where}, span {number + 1}", span
+def _members(data: Any, where: str, kind: str, name: str) -> list[tuple[str, Any]]:
+    """Return the spans or the records of logs of an export, with their places."""
+    if not isinstance(data, dict) or not ({"resourceSpans", "resourceLogs"} & data.keys()):
+        raise DataError(f"{where}: expected an export of OTLP with the key 'resourceSpans' or 'resourceLogs'")
+    resources = getattr(check(_Export, data, where), f"resource{kind}") or ()
+    scopes = [scope for each in resources if each for scope in getattr(each, f"scope{kind}") or () if scope]
+    members = [member for scope in scopes for member in getattr(scope, name)]
+    return [
+        (f"{where}, {'span' if kind == 'Spans' else 'record'} {n}", each) for n, each in enumerate(members, start=1)
+    ]
+
+
+def _lone(records: dict[tuple[str, str], list[_Record]], source: Source) -> Iterator[tuple[str, Any]]:
+    """Yield a span for the records of each that is not in the file."""
+    for (trace, span), first in [(key, each[0]) for key, each in records.items()]:
+        given = {"traceId": trace or None, "spanId": span, "name": "records", "startTimeUnixNano": first.timeUnixNano}
+        yield f"{source.path}, records of span {span}", given
+
+
+def _event(record: _Record, where: str) -> tuple[str, dict[str, Any]]:
+    """Return the name of a record of a log, and what it says."""
+    attributes, body = _attributes(record.attributes, where), _value(record.body, where)
+    name = str(record.eventName or attributes.get("event.name") or "")
+    return name, attributes | (body if isinstance(body, dict) else {})
 
 
 def _time(value: int | str | None, what: str) -> int:
@@ -189,6 +225,7 @@ def _trajectory(name: str, spans: list[_Span], source: Source) -> Logged:
         where,
         [response for span in calls for response in _responses(span, source)],
         task=as_text(facts.get(TASK)),
+        group=as_text(facts.get(GROUP)),
         outcome=source.outcome(value, facts.get(SUCCESS), {"conversation": name}, where),
         failure="its last call of the model failed" if calls and calls[-1].failed else None,
         model=as_text(next((span.attributes.get("gen_ai.request.model") for span in calls), "")),
@@ -267,6 +304,7 @@ def write_opentelemetry(logged: Sequence[Logged], method: str) -> Iterator[dict[
                 ),
                 "gen_ai.tool.definitions": json.dumps(response.tools) if response.tools else "",
                 TASK: each.task,
+                GROUP: each.group,
             }
             if response.advantage is not None:
                 own |= {"turnwise.advantage": response.advantage, "turnwise.method": method}

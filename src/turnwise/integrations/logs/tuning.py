@@ -7,7 +7,7 @@ from typing import Any
 from turnwise.credit.metrics import is_apart
 from turnwise.extensions.gateway.messages import history_keys
 from turnwise.integrations.logs.chat_lines import ADVANTAGE, METHOD, columns, conversation
-from turnwise.integrations.logs.logged import Logged, Response, conversations
+from turnwise.integrations.logs.logged import Logged, Response, conversations, messages_of
 from turnwise.integrations.logs.messages import as_chat
 
 
@@ -77,7 +77,7 @@ def _pair(chosen: tuple[list[Response], float], rejected: tuple[list[Response], 
     line: dict[str, Any] = {"prompt": as_chat(prompt)}
     credit: dict[str, Any] = {}
     for name, (part, value) in (("chosen", chosen), ("rejected", rejected)):
-        line |= {name: as_chat([*part[-1].history, part[-1].message])[len(prompt) :], f"{name}_value": value}
+        line |= {name: as_chat(messages_of(part))[len(prompt) :], f"{name}_value": value}
         if each := columns(part, method):
             credit[name] = each[ADVANTAGE]
     line |= {ADVANTAGE: credit, METHOD: method} if credit else {}

@@ -17,6 +17,7 @@ class _Line(BaseModel):
     completion: str | list[Any] | None
     tool_defs: Any = None
     metrics: Any = None
+    is_truncated: bool | None = None
 
 
 def read_verifiers(source: Source) -> Iterator[Logged]:
@@ -25,7 +26,8 @@ def read_verifiers(source: Source) -> Iterator[Logged]:
         with source.record(where):
             line = check(_Line, record, where)
             prompt = _messages(line.prompt, "user", f"{where}: prompt", source)
-            messages = [*prompt, *_messages(line.completion, "assistant", f"{where}: completion", source)]
+            completion = _messages(line.completion, "assistant", f"{where}: completion", source)
+            messages = completion if completion[: len(prompt)] == prompt else [*prompt, *completion]
             error = record.get("error")
             yield Logged(
                 where,
@@ -36,8 +38,8 @@ def read_verifiers(source: Source) -> Iterator[Logged]:
                 ],
                 task=" ".join(str(part) for part in (record.get("task"), line.example_id) if part is not None),
                 outcome=source.outcome(reward_of(record, source.reward, where), None, line.metrics, where),
-                truncated=bool(record.get("is_truncated")),
-                failure=None if error is None else _cause(error),
+                truncated=bool(line.is_truncated),
+                failure=_cause(error) if error else None,
                 model=as_text(record.get("model")),
                 id=as_text(record.get("trajectory_id")),
             )
@@ -52,7 +54,7 @@ def _messages(given: Any, role: str, where: str, source: Source) -> list[Message
     return read_history([{"role": role, "content": given}] if isinstance(given, str) else given or [], where, source)
 
 
-class _Node(BaseModel):
+class _Node(BaseModel, strict=True):
     message: dict[str, Any]
     parent: int | None = None
     sampled: bool = False
