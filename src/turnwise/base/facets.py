@@ -55,13 +55,7 @@ def for_all(reason: str, *facets: Facet) -> dict[Facet, str]:
 
 
 class Conflict(ValueError):
-    """One part breaks what another one needs; the message explains it in one line.
-
-    Attributes:
-        breaking: The part that breaks an assumption.
-        needing: The part that needs it.
-        facet: The assumption.
-    """
+    """One part breaks what another one needs; the message explains it in one line."""
 
     def __init__(self, breaking: Part, needing: Part, facet: Facet):
         self.breaking, self.needing, self.facet = breaking, needing, facet

@@ -56,9 +56,6 @@ def read_recipe(path: Path) -> dict[Path, dict[str, Any]]:
     `extends = "household-tiny-aem"` names a file next to this one, or a packaged recipe. Tables are merged key by key;
     any other value replaces the extended recipe's.
 
-    Args:
-        path: File of the recipe.
-
     Returns:
         What each file adds to those that it extends; the file that extends none is first, `path` last.
 

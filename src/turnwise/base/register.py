@@ -10,11 +10,7 @@ from typing import Any
 
 
 class Register(Mapping[str, Any]):
-    """Look parts up by name; the values are imported when they are asked for.
-
-    Args:
-        places: Place of each part by name.
-    """
+    """Look parts up by name; the values are imported when they are asked for."""
 
     def __init__(self, places: Mapping[str, str]):
         self.places = dict(places)

@@ -19,11 +19,7 @@ USUAL = (signal.SIG_DFL, signal.default_int_handler)
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal asked the process to end.
-
-    Attributes:
-        signal: The signal.
-    """
+    """A signal asked the process to end."""
 
     def __init__(self, number: int):
         self.signal = signal.Signals(number)

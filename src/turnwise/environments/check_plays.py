@@ -156,13 +156,6 @@ def answered(
 ) -> Step:
     """Return a step of the environment; see `guarded`.
 
-    Args:
-        call: Name of the call in problems.
-        function: Method to call.
-        arguments: Its arguments.
-        runner: Awaits its answer.
-        on_call: Called with the name of the call, and None after it.
-
     Raises:
         Broken: It raised, or did not answer with a `Step`.
     """

@@ -46,13 +46,7 @@ def whole_of(step: StepView) -> tuple[StepView, np.ndarray | None]:
 
 
 def part_of(step: StepView, rows: Rows, **columns: np.ndarray) -> StepView:
-    """Return the view of some responses of a step; trajectories and groups without any are not in it.
-
-    Args:
-        step: View of the step.
-        rows: The responses, in order.
-        columns: Columns of the part that replace those of the step.
-    """
+    """Return the view of some responses of a step; trajectories and groups without any are not in it."""
     batch, credit = step.batch, step.credit
     assert batch.tokens is not None
     chosen_T = np.isin(batch.tokens.ids, rows)

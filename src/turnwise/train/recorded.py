@@ -98,12 +98,7 @@ def step_number(path: Path) -> int:
 
 
 def recorded_batch(step: RecordedStep, *, invalid_penalty: float) -> Batch:
-    """Rebuild the batch of the responses that a step learned from.
-
-    Args:
-        step: Recorded rollouts of the step.
-        invalid_penalty: `environment.invalid_penalty` of the run.
-    """
+    """Rebuild the batch of the responses that a step learned from."""
     kept = step.learned_R
     table = step.table.filter(pa.array(kept))
     trajectories = Segments.from_sorted_ids(table["trajectory"].to_numpy())

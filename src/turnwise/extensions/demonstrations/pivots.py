@@ -75,10 +75,6 @@ class OneTurn:
     """Play a demonstration up to a state, regardless of the responses, and judge the response there.
 
     Its reward is 1 if it does what the expert does, else 0.
-
-    Args:
-        state: The state.
-        equal: Compares actions.
     """
 
     def __init__(self, state: PivotState, equal: Equal):

@@ -33,11 +33,6 @@ class Taught:
     the settings keep them. They are still measured, credited and recorded, and a critic learns their returns. The same
     holds for a dropped group that is taught. Replays of a store do not count as successes of a group.
 
-    Args:
-        source: Collects the experience.
-        settings: The `[demonstrations]` of a recipe.
-        demonstrations: Demonstrations of the tasks.
-
     Attributes:
         lesson: That of the last step.
 

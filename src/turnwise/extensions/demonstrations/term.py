@@ -22,9 +22,6 @@ class ImitationTerm(Stateless):
     The mean runs over all demonstrated tokens of the step, and over no others; 0 without demonstrations. Their tokens
     and trajectories are numbered after those of the step.
 
-    Args:
-        weight: Coefficient of the term.
-
     Attributes:
         taught: Demonstrations of the step; None without any.
     """
@@ -95,11 +92,7 @@ def joined(one: Sequences, other: Sequences) -> Sequences:
 
 
 class RunLessons:
-    """The lessons of a run; see `turnwise.train.update.Lessons`.
-
-    Args:
-        source: Knows the lesson of each step.
-    """
+    """The lessons of a run; see `turnwise.train.update.Lessons`."""
 
     def __init__(self, source: Taught):
         self._source = source

@@ -27,10 +27,6 @@ class Monitor:
 
     The contexts differ from each other: one response per context is drawn. The release may draw several.
 
-    Args:
-        settings: Section `[monitor]` of the recipe.
-        seed: Seed of the run.
-
     Reference: RAGEN-2, arXiv 2604.06268.
     """
 

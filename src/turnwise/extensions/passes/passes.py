@@ -157,11 +157,7 @@ class TurnPasses(Learner):
 
 @dataclasses.dataclass
 class _OfTurn(Learner):
-    """Update a policy on a turn.
-
-    Attributes:
-        view: The loss terms' view of it.
-    """
+    """Update a policy on a turn."""
 
     view: StepView | None = None
 

@@ -35,11 +35,6 @@ class RewardModel:
     slopes of the loss in the scores are computed first, from the measured q; then each trajectory's score is
     differentiated with its slope. That is the gradient of the loss, and does not depend on micro-batches.
 
-    Args:
-        policy: The policy that it starts as a copy of.
-        settings: Section `[reward_model]` of the recipe.
-        temperature: Temperature of the rollout.
-
     Reference: iStar, arXiv 2509.19199; Tongyi-ConvAI/Qwen-Character, CharacterRL-iStar.
     """
 

@@ -15,11 +15,6 @@ from turnwise.extensions.stores.store import Store
 def make_store(settings: StoreConfig, suite: Suite, tasks: Sequence[Task]) -> Store:
     """Make the store of a recipe.
 
-    Args:
-        settings: The `[store]` of a recipe.
-        suite: Names the tasks.
-        tasks: Tasks of training.
-
     Raises:
         DataError: The store to start with cannot be read, or is of other tasks.
     """

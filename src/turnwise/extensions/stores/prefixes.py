@@ -80,14 +80,6 @@ class PrefixSampling:
     With `adaptive`, both ratios follow the running mean of the pass rate towards 0.5. One mean per step, the start at
     0.5, and the bounds of the ratios, 0.05 and 0.95, are ours. A trajectory too short for a prefix has none.
 
-    Args:
-        source: Collects the experience.
-        store: Trajectories whose prefixes the next step replays.
-        tasks: Tasks of training.
-        environments: Where they are played.
-        rollout: The `[rollout]` of a recipe.
-        seed: Seed of the run.
-
     Reference: Prefix Sampling, arXiv 2605.05112.
     """
 

@@ -45,12 +45,7 @@ class Store(Generic[Settings]):
             self.add([dataclasses.replace(row, step=row.step - last) for row in rows], step=0)
 
     def add(self, rows: Iterable[Row], *, step: int) -> None:
-        """Add rows, and drop those that are too old or too many.
-
-        Args:
-            rows: New rows.
-            step: The current step.
-        """
+        """Add rows, and drop those that are too old or too many."""
         settings, kept, count = self.settings, list[Row](), Counter[int]()
         for row in reversed([*self.rows, *rows]):  # the latest first
             old = settings.max_age is not None and step - row.step > settings.max_age

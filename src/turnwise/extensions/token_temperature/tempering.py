@@ -54,12 +54,7 @@ class TemperedEngine:
 
 
 class Tempered(Around):
-    """Play training batches with a collector at a temperature per token, which follows the previous step.
-
-    Args:
-        collector: Plays.
-        settings: `rollout.token_temperature` of a recipe.
-    """
+    """Play training batches with a collector at a temperature per token, which follows the previous step."""
 
     def __init__(self, collector: Collector, settings: TokenTemperatureConfig):
         super().__init__(collector)

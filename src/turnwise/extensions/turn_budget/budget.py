@@ -77,9 +77,6 @@ def quantile_of(counts: Sequence[int], quantile: float) -> int:
 class TurnBudget:
     """Know the current limit.
 
-    Args:
-        settings: `rollout.turn_budget` of a recipe.
-
     Attributes:
         counts: Turns of past trajectories without a limit, oldest first, at most `settings.history`.
     """
@@ -181,12 +178,7 @@ class Limited:
 
 
 class Budgeted(Around):
-    """Play with a collector under a turn budget, which learns from the trajectories that training plays without one.
-
-    Args:
-        collector: Plays.
-        budget: The budget.
-    """
+    """Play with a collector under a turn budget, which learns from the trajectories that training plays without one."""
 
     def __init__(self, collector: Collector, budget: TurnBudget):
         super().__init__(collector)

@@ -199,15 +199,6 @@ def check_harness(
 ) -> HarnessReport:
     """Play each task once with the policy, and once more with the answers of the first play.
 
-    Args:
-        settings: The `[harness]` of a recipe.
-        tasks: The tasks.
-        names: Their names.
-        models: The policy with its engine.
-        rollout: How responses are sampled.
-        seed: Seed of the draws.
-        on_turn: Progress callback.
-
     Raises:
         RunError: No task could be played.
     """

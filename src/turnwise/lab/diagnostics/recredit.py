@@ -60,11 +60,6 @@ def recorded_steps(folder: RunFolder) -> list[int]:
 def read_recorded(folder: RunFolder, step: int, *, invalid_penalty: float) -> Recorded | None:
     """Load the record of a step; None if it learned nothing.
 
-    Args:
-        folder: Folder of the run.
-        step: Number of the step.
-        invalid_penalty: `environment.invalid_penalty` of the run.
-
     Raises:
         DataError: The file is missing, damaged or of another version.
     """

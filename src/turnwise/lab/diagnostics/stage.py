@@ -193,12 +193,6 @@ class Stage:
     ) -> tuple[Batch, Sequences, dict[str, float]]:
         """Take the measures of trajectories, without a critic.
 
-        Args:
-            plan: The measures.
-            trajectories: The trajectories.
-            tasks: Task of each group, for continuations.
-            continuations: Plays on, if a measure needs it.
-
         Returns:
             The batch, the tokens that were scored, and metrics of the measures.
         """

@@ -83,10 +83,6 @@ def load_corpus(path: Path) -> list[Passage]:
 def load_questions(path: Path, known: Collection[str]) -> list[SearchQuestion]:
     """Load questions.
 
-    Args:
-        path: The file.
-        known: Ids of the corpus.
-
     Raises:
         DataError: The file is malformed or empty, has an id twice, or names a passage that the corpus does not have.
     """

@@ -96,13 +96,7 @@ _locks: defaultdict[Path, threading.Lock] = defaultdict(threading.Lock)
 
 
 def kept_plan(task: SweTask, where: str, make: Callable[[], TaskPlan]) -> TaskPlan:
-    """Load the plan of a task, or make and keep it.
-
-    Args:
-        task: The task.
-        where: The snapshot and the interpreter that it is made with.
-        make: Makes the plan.
-    """
+    """Load the plan of a task, or make and keep it."""
     folder = _folder("plans", task, f"{where} {platform.python_version()}")
     with _locks[folder]:
         if not folder.is_dir():
@@ -115,13 +109,7 @@ def kept_plan(task: SweTask, where: str, make: Callable[[], TaskPlan]) -> TaskPl
 
 
 def laid_out(task: SweTask, snapshot: Path, make: Callable[[], Files]) -> Path:
-    """Return the repository as the agent gets it, as a folder.
-
-    Args:
-        task: The task.
-        snapshot: The repository before the bug.
-        make: Makes the files that differ from the snapshot.
-    """
+    """Return the repository as the agent gets it, as a folder."""
     folder = _folder("laid", task, str(snapshot))
     with _locks[folder]:
         if not folder.is_dir():

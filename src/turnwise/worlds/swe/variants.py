@@ -103,12 +103,6 @@ def write_variants(
 ) -> tuple[str, dict[str, tuple[str, Variant | None]]]:
     """Write a file of tests with some variants, all under new names.
 
-    Args:
-        template: The file.
-        chosen: Its variants to write.
-        name: Makes a new name of a test.
-        rng: Decides the order of a test and its variants.
-
     Returns:
         The file, and per new name the test's old name and the variant; None: the test itself.
     """

@@ -53,11 +53,7 @@ class Oversized(Exception):
 
 
 class Workspace:
-    """A writable copy of a repository. Processes of a command do not outlive it; files do.
-
-    Args:
-        limits: Limits of its commands.
-    """
+    """A writable copy of a repository. Processes of a command do not outlive it; files do."""
 
     root: str
     """The repository's folder as commands see it; they start there."""

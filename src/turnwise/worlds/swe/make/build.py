@@ -101,13 +101,7 @@ class Bug:
 
 
 class Maker:
-    """Make the tasks of one package.
-
-    Args:
-        subject: The package.
-        seed: Seed of the choice of bugs.
-        jobs: Concurrent test runs.
-    """
+    """Make the tasks of one package."""
 
     def __init__(self, subject: Subject, *, seed: int, jobs: int):
         self.subject, self.seed, self.jobs = subject, seed, jobs

@@ -63,12 +63,7 @@ _NAMES = {
 
 
 def mutations(source: str, seed: int) -> Iterator[Mutation]:
-    """All bugs that the mutators know for a file, in an order that mixes functions and kinds.
-
-    Args:
-        source: A module.
-        seed: Seed of the order.
-    """
+    """All bugs that the mutators know for a file, in an order that mixes functions and kinds."""
     lines = [line.encode() for line in io.StringIO(source)]
     found = [
         (kind, function, node, edit)
