@@ -301,19 +301,6 @@ def _by_response(columns: Mapping[str, Sequence[Any]], num_responses: int) -> di
     return {name: np.fromiter(column, dtype=object, count=len(column)) for name, column in columns.items()}
 
 
-def split_responses(mask: np.ndarray) -> tuple[Segments, np.ndarray]:
-    """Split generated tokens into responses: each run of ones in a row is one.
-
-    Args:
-        mask: `[rows, length]` bool, true at generated tokens.
-
-    Returns:
-        Segments of the generated tokens, one per response, and `[responses]` the row of each.
-    """
-    responses = find_responses(mask, by_run=True)
-    return Segments.from_lengths(responses.lengths_R), responses.row_R
-
-
 def _rewards(reward: np.ndarray, mask: np.ndarray, responses: Spans, strays_to_last: bool) -> np.ndarray:
     """Return the reward of each response. A reward outside of responses is an error, or goes to the row's last one."""
     row_R = responses.row_R
