@@ -33,27 +33,16 @@ def find(place: str) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """An extension that a section of a recipe adds.
+    """An extension that a section of a recipe adds."""
 
-    Attributes:
-        settings: Class of the section. Its module does not import torch.
-        extension: Class of what it adds to a run, a `turnwise.train.extension.Extension`.
-        about: What the section is for, in the reference of settings.
-        noun: What measures ask, in words; empty if they do not ask it.
-        example: A setting that asks for it.
-        repeats: Whether it needs environments that repeat.
-        term: Class of the loss term that a section of `[update]` adds.
-        loss: Name of a loss term that it adds.
-    """
-
-    settings: str
-    extension: str
-    about: str
-    noun: str = ""
-    example: str = ""
-    repeats: bool = False
-    term: str = ""
-    loss: str = ""
+    settings: str  # class of the section. Its module does not import torch.
+    extension: str  # class of what it adds to a run, a `turnwise.train.extension.Extension`
+    about: str  # what the section is for, in the reference of settings
+    noun: str = ""  # what measures ask, in words; empty if they do not ask it
+    example: str = ""  # A setting that asks for it
+    repeats: bool = False  # whether it needs environments that repeat
+    term: str = ""  # class of the loss term that a section of `[update]` adds
+    loss: str = ""  # name of a loss term that it adds
 
 
 EXTENSIONS: dict[str, Entry] = {

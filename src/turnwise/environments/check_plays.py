@@ -44,19 +44,12 @@ class Broken(Exception):
 
 @dataclasses.dataclass(slots=True)
 class Play:
-    """One episode.
-
-    Attributes:
-        environment: The environment.
-        steps: Its answers, starting with that of `start`.
-        responses: The responses played, one fewer than steps.
-        seconds: Time of each step.
-    """
+    """One episode."""
 
     environment: Environment
-    steps: list[Step]
-    responses: list[str] = dataclasses.field(default_factory=list)
-    seconds: list[float] = dataclasses.field(default_factory=list)
+    steps: list[Step]  # its answers, starting with that of `start`
+    responses: list[str] = dataclasses.field(default_factory=list)  # the responses played, one fewer than steps
+    seconds: list[float] = dataclasses.field(default_factory=list)  # time of each step
 
     def refused(self) -> list[str]:
         """Responses that the previous step offered as admissible, and that were not valid."""

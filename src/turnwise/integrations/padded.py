@@ -39,33 +39,20 @@ Row = Literal["turn", "trajectory"]
 
 
 class Padded(NamedTuple):
-    """Hold advantages in the trainer's layout, with kind and device of the mask and dtype of the rewards.
+    """Hold advantages in the trainer's layout, with kind and device of the mask and dtype of the rewards."""
 
-    Attributes:
-        tokens: `[rows, length]` advantage of each token's response; 0 outside the mask.
-        rows: `[rows]` advantage of the row's response, or the mean over the tokens of several; 0 for padding.
-    """
-
-    tokens: Array
-    rows: Array
+    tokens: Array  # `[rows, length]` advantage of each token's response; 0 outside the mask
+    rows: Array  # `[rows]` advantage of the row's response, or the mean over the tokens of several; 0 for padding
 
 
 class PaddedBatch(NamedTuple):
-    """Hold the responses of a padded batch, and the way back to its rows.
+    """Hold the responses of a padded batch, and the way back to its rows."""
 
-    Attributes:
-        batch: Distinct responses.
-        order: Index in `responses` of each response of the batch.
-        responses: Positions of the responses of all rows.
-        source_R: Index of the response that each response copies; its own index if it is not a copy.
-        like: The caller's mask and rewards, which determine the kind of results.
-    """
-
-    batch: Batch
-    order: np.ndarray
-    responses: Spans
-    source_R: np.ndarray
-    like: tuple[Array, Array]
+    batch: Batch  # distinct responses
+    order: np.ndarray  # index in `responses` of each response of the batch
+    responses: Spans  # positions of the responses of all rows
+    source_R: np.ndarray  # index of the response that each response copies; its own index if it is not a copy
+    like: tuple[Array, Array]  # the caller's mask and rewards, which determine the kind of results
 
     def spread(self, advantage_R: np.ndarray, within_T: np.ndarray | None = None) -> Padded:
         """Spread one value per response of the batch over the tokens and rows of the table.

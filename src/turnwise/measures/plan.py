@@ -25,13 +25,9 @@ INSTEAD = {"trainer": "engine_scores", "engine": "scores"}
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Hold measures, ordered so that each finds the columns that it needs.
+    """Hold measures, ordered so that each finds the columns that it needs."""
 
-    Attributes:
-        measures: Measures taken in every step.
-    """
-
-    measures: tuple[Measure, ...]
+    measures: tuple[Measure, ...]  # measures taken in every step
 
     @property
     def models(self) -> set[str]:

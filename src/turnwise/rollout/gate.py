@@ -22,9 +22,6 @@ class Gate:
 
     Args:
         engine: Generates. It must not sample from weights that the trainer is changing.
-
-    Attributes:
-        engine: The engine.
     """
 
     def __init__(self, engine: Engine):

@@ -58,15 +58,11 @@ class TaskBatch:
 
 @dataclasses.dataclass
 class Waits:
-    """Count trajectories that wait for others of their group.
+    """Count trajectories that wait for others of their group."""
 
-    Attributes:
-        count: Returns their number; set by a collector whose trajectories wait for each other.
-        changed: Call it when one begins to wait.
-    """
-
+    # Returns their number; set by a collector whose trajectories wait for each other
     count: Callable[[], int] = lambda: 0
-    changed: Callable[[], None] = lambda: None
+    changed: Callable[[], None] = lambda: None  # call it when one begins to wait
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -23,15 +23,10 @@ REPLAY = "the replay "
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Within:
-    """A task and the wrappers of its environment, also for forks and continuations of its trajectory.
+    """A task and the wrappers of its environment, also for forks and continuations of its trajectory."""
 
-    Attributes:
-        task: The task, which may be wrapped.
-        around: Returns environments in which it is played, given those below.
-    """
-
-    task: Task
-    around: Callable[[Environments], Environments]
+    task: Task  # the task, which may be wrapped
+    around: Callable[[Environments], Environments]  # returns environments in which it is played, given those below
 
 
 def ends_of(task: Task) -> Callable[[Sequence[Turn], Hashable], dict[str, Any] | None]:

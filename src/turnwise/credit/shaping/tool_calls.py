@@ -31,15 +31,10 @@ Rule = Literal["assignment", "greedy", "transport"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ToolCall:
-    """Tool call.
+    """Tool call."""
 
-    Attributes:
-        name: Name of the tool; case does not matter.
-        arguments: Values by name, as parsed from JSON.
-    """
-
-    name: str
-    arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    name: str  # name of the tool; case does not matter
+    arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # values by name, as parsed from JSON
 
 
 def similarity(predicted: ToolCall, reference: ToolCall) -> float:

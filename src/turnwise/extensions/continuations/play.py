@@ -50,17 +50,12 @@ SCHEMA = pa.schema(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Histories:
-    """Histories in which the responses of some trajectories were given, or went on.
+    """Histories in which the responses of some trajectories were given, or went on."""
 
-    Attributes:
-        starts: One per history: where its continuations begin, with the trajectory that reached it first as origin.
-        before_R: `[responses]` history of each response; with cuts, `[cuts]` history of each cut.
-        after_R: The next history of the same trajectory; -1 if the trajectory ended.
-    """
-
+    # One per history: where its continuations begin, with the trajectory that reached it first as origin
     starts: list[Start]
-    before_R: Int[np.ndarray, " R"]
-    after_R: Int[np.ndarray, " R"]
+    before_R: Int[np.ndarray, " R"]  # `[responses]` history of each response; with cuts, `[cuts]` history of each cut
+    after_R: Int[np.ndarray, " R"]  # the next history of the same trajectory; -1 if the trajectory ended
 
     @classmethod
     def of(

@@ -60,15 +60,10 @@ def _same(one: Any, other: Any) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class PivotState:
-    """A turn of a demonstration at which the policy gives one response.
+    """A turn of a demonstration at which the policy gives one response."""
 
-    Attributes:
-        steps: What the demonstration answered, up to this turn.
-        action: The expert's response.
-    """
-
-    steps: tuple[Step, ...]
-    action: str
+    steps: tuple[Step, ...]  # what the demonstration answered, up to this turn
+    action: str  # the expert's response
 
 
 class OneTurn:

@@ -21,9 +21,6 @@ class ImitationTerm(Stateless):
 
     The mean runs over all demonstrated tokens of the step, and over no others; 0 without demonstrations. Their tokens
     and trajectories are numbered after those of the step.
-
-    Attributes:
-        taught: Demonstrations of the step; None without any.
     """
 
     name: ClassVar[str] = "imitation"
@@ -33,7 +30,7 @@ class ImitationTerm(Stateless):
 
     def __init__(self, weight: float):
         self._weight = weight
-        self.taught: Sequences | None = None
+        self.taught: Sequences | None = None  # demonstrations of the step; None without any
 
     def prepare(self, step: StepView) -> TermLoss:
         """Fix the weight of every demonstrated token."""

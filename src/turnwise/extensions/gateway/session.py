@@ -49,29 +49,20 @@ class _Known:
 
 @dataclasses.dataclass(frozen=True)
 class Serving:
-    """What all sessions of a gateway share.
+    """What all sessions of a gateway share."""
 
-    Attributes:
-        engine: Generates the responses.
-        fmt: Conversation format of the model.
-        sampling: Sampling settings where a request does not decide, and the longest response.
-        max_context: Maximum conversation length (tokens).
-        fixed: Whether temperature, top_p and seed of requests are ignored, as in training.
-        schemas: Whether responses may have to follow a JSON schema: the engine can constrain them, and nothing is
-            trained, since the update would compute other probabilities than those sampled from.
-        state_key: Names the state in which a response is given.
-        stride: Added to the engine's number of a session for each further conversation; above every session's number.
-        ledger: Counts the rows of the engine that sessions hold; default: those of this object's sessions alone.
-    """
-
-    engine: Engine
-    fmt: Format
-    sampling: Sampling
-    max_context: int
-    fixed: bool = True
+    engine: Engine  # generates the responses
+    fmt: Format  # conversation format of the model
+    sampling: Sampling  # sampling settings where a request does not decide, and the longest response
+    max_context: int  # maximum conversation length (tokens)
+    fixed: bool = True  # whether temperature, top_p and seed of requests are ignored, as in training
+    # Whether responses may have to follow a JSON schema: the engine can constrain them, and nothing is trained, since
+    # the update would compute other probabilities than those sampled from
     schemas: bool = False
-    state_key: StateKey = last_message
+    state_key: StateKey = last_message  # names the state in which a response is given
+    # Added to the engine's number of a session for each further conversation; above every session's number
     stride: int = 2**20
+    # Counts the rows of the engine that sessions hold; default: those of this object's sessions alone
     ledger: Ledger | None = None
 
     @functools.cached_property

@@ -22,16 +22,13 @@ class Store(Generic[Settings]):
         settings: The `[store]` of a recipe.
         names: Function that names the task of a number, to check the tasks of `settings.start`.
 
-    Attributes:
-        rows: The stored trajectories.
-
     Raises:
         DataError: The store to start with cannot be read, or is of other tasks.
     """
 
     def __init__(self, settings: Settings, names: Callable[[int], str]):
         self.settings = settings
-        self.rows: tuple[Row, ...] = ()
+        self.rows: tuple[Row, ...] = ()  # the stored trajectories
         if settings.start is not None:
             rows = read_store(settings.start)
             for number, row in enumerate(rows, 1):

@@ -147,16 +147,12 @@ class BudgetedEnvironments:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Limited:
-    """Put a limit around a trajectory; see `BudgetedEnvironments` for the attributes.
-
-    Attributes:
-        free: Whether the trajectory has no limit, so that its turns count.
-    """
+    """Put a limit around a trajectory; see `BudgetedEnvironments` for the attributes."""
 
     limit: int | None
     extend: int
     given: int = 0
-    free: bool = False
+    free: bool = False  # whether the trajectory has no limit, so that its turns count
 
     def ends(self, turns: Sequence[Turn], state: Hashable) -> dict[str, Any] | None:
         """Return the `info` of a harness's trajectory that ends here; None: it continues.

@@ -26,32 +26,21 @@ Sums = Float[np.ndarray, "G 3"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Fidelities:
-    """Fidelity of several methods on the same responses.
+    """Fidelity of several methods on the same responses."""
 
-    Attributes:
-        by_method: Fidelity of each method.
-        above_first: Fidelity minus that of the first method, paired by group; without the first one itself.
-    """
-
-    by_method: dict[str, Interval]
+    by_method: dict[str, Interval]  # fidelity of each method
+    # Fidelity minus that of the first method, paired by group; without the first one itself
     above_first: dict[str, Interval]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Importance:
-    """How much is decided by one kind of response.
-
-    Attributes:
-        kind: The kind.
-        share: Share of all responses.
-        square: Mean squared true advantage.
-        alpha: Mean coefficient that modulation by entropy gives these responses.
-    """
+    """How much is decided by one kind of response."""
 
     kind: str
-    share: float
-    square: Interval
-    alpha: float
+    share: float  # share of all responses
+    square: Interval  # mean squared true advantage
+    alpha: float  # mean coefficient that modulation by entropy gives these responses
 
 
 def measure_fidelity(credit: Mapping[str, Float[np.ndarray, " R"]], truth: Truth, groups: Segments) -> Fidelities:

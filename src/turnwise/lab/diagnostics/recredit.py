@@ -24,21 +24,13 @@ Values = Float[np.ndarray, " R"]
 
 @dataclasses.dataclass(frozen=True)
 class Recorded:
-    """Hold the recorded responses that a step learned from.
+    """Hold the recorded responses that a step learned from."""
 
-    Attributes:
-        step: Number of the step.
-        batch: Responses with the columns that the trainer gave to the method.
-        response_R: Texts of the responses.
-        advantage_R: Advantages that the run trained with.
-        row_R: Rows of the responses in the file.
-    """
-
-    step: int
-    batch: Batch
-    response_R: np.ndarray
-    advantage_R: np.ndarray
-    row_R: np.ndarray
+    step: int  # number of the step
+    batch: Batch  # responses with the columns that the trainer gave to the method
+    response_R: np.ndarray  # texts of the responses
+    advantage_R: np.ndarray  # advantages that the run trained with
+    row_R: np.ndarray  # rows of the responses in the file
 
 
 Read = Callable[[int], Recorded | None]
@@ -132,27 +124,16 @@ def _ranges(steps: Sequence[int]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Statistics:
-    """Compare a method's advantages with those that the run trained with.
+    """Compare a method's advantages with those that the run trained with."""
 
-    Attributes:
-        agreement: Share of responses whose advantage has the same sign as the run's (0 counts as a separate sign).
-        correlation: Pearson's, over responses; NaN if either is constant, or without signal.
-        equal: Share of responses with exactly the run's advantage.
-        variance: Mean squared advantage relative to the run's; 1 means the same scale.
-        zero_frac: Share of responses without credit.
-        share_K: `[thirds]` share of the absolute advantage in the first, middle and last third of the turns.
-        signal_to_noise: Ratio of `signal_and_noise`; NaN if undefined.
-        signal_frac: Share of groups whose returns differ. At 0, credit comes only from penalties and bonuses, which all
-            methods share.
-    """
-
-    agreement: float
-    correlation: float
-    equal: float
-    variance: float
-    zero_frac: float
-    share_K: np.ndarray
-    signal_to_noise: float
+    agreement: float  # share of responses whose advantage has the same sign as the run's (0 counts as a separate sign)
+    correlation: float  # pearson's, over responses; NaN if either is constant, or without signal
+    equal: float  # share of responses with exactly the run's advantage
+    variance: float  # mean squared advantage relative to the run's; 1 means the same scale
+    zero_frac: float  # share of responses without credit
+    share_K: np.ndarray  # `[thirds]` share of the absolute advantage in the first, middle and last third of the turns
+    signal_to_noise: float  # ratio of `signal_and_noise`; NaN if undefined
+    # Share of groups whose returns differ. At 0, credit comes only from penalties and bonuses, which all methods share.
     signal_frac: float
 
 

@@ -63,29 +63,17 @@ class Limited(Around):
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """A policy as it was after a step, and where it plays.
+    """A policy as it was after a step, and where it plays."""
 
-    Attributes:
-        config: Configuration of the run.
-        step: Step of the checkpoint.
-        policy: The policy.
-        models: The policy with its engine.
-        suite: Tasks.
-        environments: Where tasks are played.
-        folder: Folder of the run.
-        on_turn: Called after every turn of the played groups, with the number of live episodes and of all.
-        limits: What ends trajectories earlier.
-    """
-
-    config: Config
-    step: int
+    config: Config  # configuration of the run
+    step: int  # step of the checkpoint
     policy: Policy
-    models: Models
-    suite: Suite
-    environments: Environments
+    models: Models  # the policy with its engine
+    suite: Suite  # tasks
+    environments: Environments  # where tasks are played
     folder: RunFolder
-    on_turn: OnTurn = None
-    limits: Sequence[TurnBudgetExtension] = ()
+    on_turn: OnTurn = None  # called after every turn of the played groups, with the number of live episodes and of all
+    limits: Sequence[TurnBudgetExtension] = ()  # what ends trajectories earlier
 
     @classmethod
     def open(

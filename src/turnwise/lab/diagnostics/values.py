@@ -22,15 +22,10 @@ from turnwise.rollout.trajectory import Trajectory
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Truth:
-    """Estimated true advantages.
+    """Estimated true advantages."""
 
-    Attributes:
-        advantage_R: `[responses]` A*, unbiased; nan where fewer than two continuations finished.
-        variance_R: `[responses]` variance of the estimate, unbiased.
-    """
-
-    advantage_R: Float[np.ndarray, " R"]
-    variance_R: Float[np.ndarray, " R"]
+    advantage_R: Float[np.ndarray, " R"]  # `[responses]` A*, unbiased; nan where fewer than two continuations finished
+    variance_R: Float[np.ndarray, " R"]  # `[responses]` variance of the estimate, unbiased
 
     @property
     def known_R(self) -> np.ndarray:

@@ -35,32 +35,20 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class Variant:
-    """A changed copy of a test.
+    """A changed copy of a test."""
 
-    Attributes:
-        file: Path of the file of tests.
-        function: Name of the test function.
-        kind: What is changed.
-        site: Which of the function's places of this kind.
-    """
-
-    file: str
-    function: str
-    kind: Kind
-    site: int
+    file: str  # path of the file of tests
+    function: str  # name of the test function
+    kind: Kind  # what is changed
+    site: int  # which of the function's places of this kind
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class VariantGroup:
-    """A test and its variants, as texts in which the name is still missing.
+    """A test and its variants, as texts in which the name is still missing."""
 
-    Attributes:
-        function: Name of the test function.
-        texts: By variant; None: the test itself.
-    """
-
-    function: str
-    texts: tuple[tuple[Variant | None, str], ...]
+    function: str  # name of the test function
+    texts: tuple[tuple[Variant | None, str], ...]  # by variant; None: the test itself
 
 
 Template = tuple[str | VariantGroup, ...]

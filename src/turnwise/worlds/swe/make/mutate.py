@@ -15,21 +15,13 @@ from collections.abc import Callable, Iterator
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Mutation:
-    """A bug.
+    """A bug."""
 
-    Attributes:
-        kind: Which mutator made it.
-        function: Where: the function's name, with its class's.
-        line: From 1.
-        old: The line as it was, without the line break.
-        new: The line with the bug.
-    """
-
-    kind: str
-    function: str
-    line: int
-    old: str
-    new: str
+    kind: str  # which mutator made it
+    function: str  # where: the function's name, with its class's
+    line: int  # from 1
+    old: str  # the line as it was, without the line break
+    new: str  # the line with the bug
 
     def put_into(self, source: str) -> str:
         """The file with the bug.
