@@ -48,12 +48,12 @@ class Entry:
 EXTENSIONS: dict[str, Entry] = {
     "harness": Entry(
         "extensions.gateway.settings:HarnessConfig",
-        "extensions.gateway.extension:Harness",
+        "extensions.gateway.agents:PlayedByAgents",
         "Your own agent, which plays the trajectories instead of turnwise's loop of observation and response.",
     ),
     "reward_model": Entry(
         "extensions.reward_model.settings:RewardModelConfig",
-        "extensions.reward_model.extension:Implicit",
+        "extensions.reward_model.model:Implicit",
         "A second model whose log-probabilities reward responses, for the method `istar`. Default: none.",
         noun="a reward model",
         example="reward_model.learning_rate=NUMBER",
@@ -67,14 +67,14 @@ EXTENSIONS: dict[str, Entry] = {
     ),
     "judge": Entry(
         "extensions.judge.settings:JudgeConfig",
-        "extensions.judge.extension:Judging",
+        "extensions.judge.judge:Judging",
         "A judge of trajectories, for methods that need its verdicts. Default: none.",
         noun="a judge",
         example="judge.model=NAME or judge.run=module:function",
     ),
     "continuations": Entry(
         "extensions.continuations.settings:ContinuationsConfig",
-        "extensions.continuations.extension:Continued",
+        "extensions.continuations.play:Continued",
         "Continuations from every turn, for methods that need values, instead of a critic. Default: none.",
         noun="continuations",
         example="continuations.number=9",
@@ -93,18 +93,18 @@ EXTENSIONS: dict[str, Entry] = {
     ),
     "monitor": Entry(
         "extensions.monitor.settings:MonitorConfig",
-        "extensions.monitor.extension:Monitored",
+        "extensions.monitor.monitor:Monitored",
         "Monitor of the mutual information between responses and their contexts. Default: none.",
     ),
     "rollout.turn_budget": Entry(
         "extensions.turn_budget.settings:TurnBudgetConfig",
-        "extensions.turn_budget.extension:TurnBudgetExtension",
+        "extensions.turn_budget.budget:TurnBudgetExtension",
         'Limit on turns: {name = "fixed", turns = 6} or {name = "quantile", extend = 2} '
         "(docs/how-to/other-ways-to-learn.md).",
     ),
     "rollout.token_temperature": Entry(
         "extensions.token_temperature.settings:TokenTemperatureConfig",
-        "extensions.token_temperature.extension:PerToken",
+        "extensions.token_temperature.tempering:PerToken",
         'Temperature per token on top of `temperature`: {name = "hapo"}. Training only. The loss is still that of the '
         'policy at `temperature`; `update.mismatch_cap` or `update.old_policy = "behavior"` corrects for the '
         "difference.",
@@ -118,7 +118,7 @@ EXTENSIONS: dict[str, Entry] = {
     ),
     "update.passes": Entry(
         "extensions.passes.settings:PassesConfig",
-        "extensions.passes.extension:ByTurns",
+        "extensions.passes.passes:ByTurns",
         'Passes over the turns, each a separate update: {name = "seeupo"}.',
     ),
 }

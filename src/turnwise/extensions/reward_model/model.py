@@ -18,7 +18,8 @@ from turnwise.models.policy import Policy, autocast
 from turnwise.models.settings import ModelConfig
 from turnwise.objective.gradient import Budget
 from turnwise.objective.tokens import generated_logprobs
-from turnwise.train.update import Measured
+from turnwise.train.extension import Extension
+from turnwise.train.update import Learner, Measured
 
 
 class RewardModel:
@@ -113,3 +114,16 @@ def pair_slopes(score_N: np.ndarray, pairs: Pairs) -> tuple[float, float, np.nda
     np.add.at(slope_N, pairs.better, slope)
     np.add.at(slope_N, pairs.worse, -slope)
     return float(np.logaddexp(0.0, -margin).mean()), float((margin > 0).mean()), slope_N
+
+
+class Implicit(Extension):
+    """Let the model of `[reward_model]` reward responses, and learn after the policy."""
+
+    def models(self, policy: Policy) -> Mapping[str, NamedModel]:
+        """Return the reward model, a copy of the policy."""
+        self.part = self._model = RewardModel(policy, self.settings, self.context.config.rollout.temperature)
+        return {self.key: self._model.named}
+
+    def update(self, measured: Measured, learner: Learner, step: int) -> dict[str, float]:
+        """Take the optimiser step of a training step, and return its metrics."""
+        return self._model.update(measured, learner.precision, learner.budget, step)

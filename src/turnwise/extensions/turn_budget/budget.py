@@ -6,6 +6,7 @@ limit is the beginning of the one without, up to the extensions.
 
 import dataclasses
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from turnwise.rollout.groups import Collector, Group, TaskBatch
 from turnwise.rollout.metrics import CUT
 from turnwise.rollout.starts import Start, Within
 from turnwise.rollout.trajectory import Trajectory, Turn
+from turnwise.train.extension import Context, Extension
 
 LEAST_COUNTS = 16
 """Turn counts that a quantile needs; with fewer, there is no limit."""
@@ -236,3 +238,21 @@ def restore_budget(budget: Any, states: Mapping[str, Any], run: object) -> None:
             f"{run} has none; set rollout.turn_budget.name=fixed with rollout.turn_budget.turns"
         )
     budget.load_state_dict(state)
+
+
+class TurnBudgetExtension(Extension):
+    """Play under the limit of `rollout.turn_budget`."""
+
+    def __init__(self, key: str, settings: Any, context: Context):
+        super().__init__(key, settings, context)
+        self._budget = TurnBudget(settings)
+        self.evaluates_with_state = settings.name == "quantile"
+
+    def collector(self, collector: Collector) -> Collector:
+        """Return a collector whose trajectories end at the limit."""
+        return Budgeted(collector, self._budget)
+
+    def restore(self, checkpoint: Path, states: Mapping[str, Any], run: Path) -> None:
+        """Take the turns of training's trajectories from a checkpoint."""
+        if self.evaluates_with_state:
+            restore_budget(self._budget, states, run)

@@ -20,7 +20,7 @@ from turnwise.environments.suites import Suite, make_suite, refuse_unrepeatable
 from turnwise.extensions.continuations.play import Continuations
 from turnwise.extensions.judge.judge import Judge, make_judge
 from turnwise.extensions.judge.settings import JudgeConfig
-from turnwise.extensions.turn_budget.extension import TurnBudgetExtension
+from turnwise.extensions.turn_budget.budget import TurnBudgetExtension
 from turnwise.measures.base import Played
 from turnwise.measures.plan import Plan, plan_measures
 from turnwise.measures.verdict import check_environment
