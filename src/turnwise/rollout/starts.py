@@ -174,7 +174,7 @@ async def begin(
 async def replay(
     start: Start, step: Step, context: PromptContext, fmt: Format, answer: Callable[[str], Awaitable[Step]]
 ) -> Step:
-    """Play the shared turns again.
+    """Play the shared turns again, and return the step that the new trajectory continues.
 
     Args:
         start: Where the trajectory begins.
@@ -182,9 +182,6 @@ async def replay(
         context: Context of the new trajectory; receives the shared turns.
         fmt: Turns observations into tokens.
         answer: Plays an action in the environment.
-
-    Returns:
-        The step that the new trajectory continues.
 
     Raises:
         EnvironmentFault: The environment answers differently; names the turn, and both answers.

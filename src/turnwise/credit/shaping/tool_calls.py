@@ -61,7 +61,7 @@ def match_calls(
     reg: float = 0.1,
     per_call: bool = False,
 ) -> np.ndarray:
-    """Reward every predicted call by its similarity to the matched reference call.
+    """Reward every predicted call by its similarity to the matched reference call; returns `[calls]`.
 
     Args:
         predicted: Calls of one trajectory, all turns together.
@@ -72,9 +72,6 @@ def match_calls(
         unmatched: Reward of a call without a similar reference; the paper has 0.
         reg: Entropic regularisation of the transport.
         per_call: Multiply the rewards of the transport by the number of calls, because its plan sums to 1.
-
-    Returns:
-        `[calls]` rewards.
     """
     if rule not in get_args(Rule):
         raise ConfigError(f"rule={rule!r} is not one of {get_args(Rule)}.{did_you_mean(str(rule), get_args(Rule))}")

@@ -151,15 +151,12 @@ class Session:
             raise BadRequest("this session has ended; open another", status=409, code="session_ended")
 
     async def respond(self, call: Call, state_key: str | None = None, *, actor: str = "") -> tuple[list[Reply], int]:
-        """Generate the responses to a request, and record each as a turn.
+        """Generate the responses to a request, and record each as a turn; returns them and the number of prompt tokens.
 
         Args:
             call: The request.
             state_key: Names the state; default: as the gateway names it.
             actor: Name of the agent that asks, where a harness has several.
-
-        Returns:
-            The responses, and the number of prompt tokens.
 
         Raises:
             BadRequest: The conversation is too long, the chat template refuses it, the engine failed, or the session

@@ -69,7 +69,7 @@ def read_recorded(folder: RunFolder, step: int, *, invalid_penalty: float) -> Re
 def replay(
     folder: RunFolder, method: Transform, *, invalid_penalty: float, only: int | None = None, read: Read | None = None
 ) -> Iterator[tuple[Recorded, Trace]]:
-    """Assign credit to recorded steps in order.
+    """Assign credit to recorded steps in order; yields each step with the trace of its responses' credit.
 
     A method that keeps state (a running baseline) sees all steps from the first on, even with `only`.
 
@@ -79,9 +79,6 @@ def replay(
         invalid_penalty: `environment.invalid_penalty` of the run.
         only: Step to yield; default: every step.
         read: Reads a step, such as `functools.cache` of the default where several methods see the same steps.
-
-    Yields:
-        A step, and the trace of the credit that the method assigns to its responses.
 
     Raises:
         RunError: The step, or an earlier one that the method's state depends on, was not recorded.

@@ -153,15 +153,12 @@ class Stage:
         return plan
 
     def play_groups(self, groups: int, seed: int, *, after: int = 0) -> tuple[list[Trajectory], list[Task]]:
-        """Play groups of training tasks, at most one group per task.
+        """Play groups of training tasks, one per task; returns usable trajectories, and the task of each group.
 
         Args:
             groups: Number of groups; fewer are played if there are fewer tasks.
             seed: Seed of tasks and draws.
             after: Tasks to leave out: those of a call with this many groups and the same seed.
-
-        Returns:
-            The usable trajectories, and the task of each group.
         """
         tasks = self.suite.tasks(self.config.environment.train_split)
         order = np.random.default_rng([seed, Stream.STUDIED_TASKS]).permutation(len(tasks))
