@@ -8,7 +8,7 @@ import pytest
 
 import turnwise as tw
 from turnwise.base.errors import IntegrationError
-from turnwise.integrations.stretches import find_responses
+from turnwise.integrations.padded import split_responses
 from turnwise.integrations.trl_turns import credit
 
 MASK = np.array(
@@ -35,9 +35,9 @@ def given(method, reward, **changes):
 
 
 def test_responses_are_the_runs_of_a_row():
-    responses = find_responses(MASK, by_run=True)
-    assert responses.lengths_R.tolist() == [2, 1, 5, 1, 1, 2, 4], "a run ends with its row"
-    assert responses.row_R.tolist() == [0, 0, 1, 2, 2, 2, 3]
+    tokens, row_R = split_responses(MASK)
+    assert tokens.lengths.tolist() == [2, 1, 5, 1, 1, 2, 4], "a run ends with its row"
+    assert row_R.tolist() == [0, 0, 1, 2, 2, 2, 3]
 
 
 def test_every_token_gets_what_its_response_got():

@@ -10,15 +10,20 @@ from typing import Literal
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Column:
-    """Describe one column."""
+    """Describe one column.
 
-    # "value" (a finite number), "label" (compared by equality only, even if it is a number) or "text"
+    Attributes:
+        kind: "value" (a finite number), "label" (compared by equality only, even if it is a number) or "text".
+        meaning: Meaning in one line, with its unit.
+        source: "trainer": every run can fill it from the rollout. "measured": it needs another pass or model, or an
+            environment that reports it; `turnwise methods` says which the trainer makes.
+        like: Column whose labels this one shares: equal labels are equal across the two. Empty: it has its own.
+    """
+
     kind: Literal["value", "label", "text"]
-    meaning: str  # meaning in one line, with its unit
-    # "trainer": every run can fill it from the rollout. "measured": it needs another pass or model, or an environment
-    # that reports it; `turnwise methods` says which the trainer makes.
+    meaning: str
     source: Literal["trainer", "measured"] = "measured"
-    like: str = ""  # column whose labels this one shares: equal labels are equal across the two. Empty: it has its own.
+    like: str = ""
 
 
 COLUMNS: dict[str, Column] = {

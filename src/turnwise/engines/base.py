@@ -14,13 +14,21 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Tempering:
-    """Temperature per token, from the entropy of its distribution; made outside the engine."""
+    """Temperature per token, from the entropy of its distribution; made outside the engine.
 
-    strength: float  # largest relative change of the temperature
-    pivot: float  # logarithm of the entropy at which the temperature does not change
-    above: float  # distance above the pivot, in log-entropy, from which the change is largest
-    below: float  # distance below it
-    sizes_only: bool = False  # raise the temperature of tokens below the pivot too, as HAPO's release does
+    Attributes:
+        strength: Largest relative change of the temperature.
+        pivot: Logarithm of the entropy at which the temperature does not change.
+        above: Distance above the pivot, in log-entropy, from which the change is largest.
+        below: Distance below it.
+        sizes_only: Raise the temperature of tokens below the pivot too, as HAPO's release does.
+    """
+
+    strength: float
+    pivot: float
+    above: float
+    below: float
+    sizes_only: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ state. Forks of a trajectory begin in it instead of replaying.
 import dataclasses
 import math
 import reprlib
-from collections.abc import Awaitable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
 from numbers import Real
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -123,6 +123,9 @@ class Demonstrated(NamedTuple):
     response: str
     imitate: bool
     subgoal: str = ""
+
+
+EnvironmentFactory = Callable[[Task], Environment]
 
 
 def as_step(answer: Any) -> Step:

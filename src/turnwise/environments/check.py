@@ -45,13 +45,19 @@ SAMPLES, SAMPLE_TURNS, SAMPLES_S = 12, 10, 5.0
 
 
 class Conformance(NamedTuple):
-    """Result of the conformance test."""
+    """Result of the conformance test.
 
-    problems: list[Defect]  # problems found, empty for a sound environment
-    # By task, what a policy sees of its first play; see `Play.visible`. Empty if a problem is severe.
+    Attributes:
+        problems: Problems found, empty for a sound environment.
+        visible: By task, what a policy sees of its first play; see `Play.visible`. Empty if a problem is severe.
+        repeats: Whether the environment promises the same observations in every play.
+        missed: What no play encountered, so that it was not tested.
+    """
+
+    problems: list[Defect]
     visible: dict[str, list[dict[str, Any]]]
-    repeats: bool  # whether the environment promises the same observations in every play
-    missed: tuple[str, ...] = ()  # what no play encountered, so that it was not tested
+    repeats: bool
+    missed: tuple[str, ...] = ()
 
 
 def check_environment(

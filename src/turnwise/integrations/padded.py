@@ -39,20 +39,33 @@ Row = Literal["turn", "trajectory"]
 
 
 class Padded(NamedTuple):
-    """Hold advantages in the trainer's layout, with kind and device of the mask and dtype of the rewards."""
+    """Hold advantages in the trainer's layout, with kind and device of the mask and dtype of the rewards.
 
-    tokens: Array  # `[rows, length]` advantage of each token's response; 0 outside the mask
-    rows: Array  # `[rows]` advantage of the row's response, or the mean over the tokens of several; 0 for padding
+    Attributes:
+        tokens: `[rows, length]` advantage of each token's response; 0 outside the mask.
+        rows: `[rows]` advantage of the row's response, or the mean over the tokens of several; 0 for padding.
+    """
+
+    tokens: Array
+    rows: Array
 
 
 class PaddedBatch(NamedTuple):
-    """Hold the responses of a padded batch, and the way back to its rows."""
+    """Hold the responses of a padded batch, and the way back to its rows.
 
-    batch: Batch  # distinct responses
-    order: np.ndarray  # index in `responses` of each response of the batch
-    responses: Spans  # positions of the responses of all rows
-    source_R: np.ndarray  # index of the response that each response copies; its own index if it is not a copy
-    like: tuple[Array, Array]  # the caller's mask and rewards, which determine the kind of results
+    Attributes:
+        batch: Distinct responses.
+        order: Index in `responses` of each response of the batch.
+        responses: Positions of the responses of all rows.
+        source_R: Index of the response that each response copies; its own index if it is not a copy.
+        like: The caller's mask and rewards, which determine the kind of results.
+    """
+
+    batch: Batch
+    order: np.ndarray
+    responses: Spans
+    source_R: np.ndarray
+    like: tuple[Array, Array]
 
     def spread(self, advantage_R: np.ndarray, within_T: np.ndarray | None = None) -> Padded:
         """Spread one value per response of the batch over the tokens and rows of the table.
@@ -286,6 +299,19 @@ def _by_response(columns: Mapping[str, Sequence[Any]], num_responses: int) -> di
         if len(column) != num_responses:
             raise IntegrationError(f"response_columns[{name!r}] has {len(column)} values for {num_responses} responses")
     return {name: np.fromiter(column, dtype=object, count=len(column)) for name, column in columns.items()}
+
+
+def split_responses(mask: np.ndarray) -> tuple[Segments, np.ndarray]:
+    """Split generated tokens into responses: each run of ones in a row is one.
+
+    Args:
+        mask: `[rows, length]` bool, true at generated tokens.
+
+    Returns:
+        Segments of the generated tokens, one per response, and `[responses]` the row of each.
+    """
+    responses = find_responses(mask, by_run=True)
+    return Segments.from_lengths(responses.lengths_R), responses.row_R
 
 
 def _rewards(reward: np.ndarray, mask: np.ndarray, responses: Spans, strays_to_last: bool) -> np.ndarray:

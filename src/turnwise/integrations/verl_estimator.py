@@ -30,16 +30,25 @@ TABLES = {
 
 @dataclasses.dataclass
 class Seen:
-    """Hold what verl knows about the current batch but does not pass to estimators."""
+    """Hold what verl knows about the current batch but does not pass to estimators.
 
-    keys: Sequence[str] | None = None  # verl's names of the rows
-    scores: Any = None  # `[rows, length]` rewards without a KL penalty
-    mask: Any = None  # `[rows, length]` response mask before tokens were rejected
-    entropies: Any = None  # `[rows, length]` entropies (nats)
-    # `[rows, length]` further values of tokens, by turnwise's names
+    Attributes:
+        keys: verl's names of the rows.
+        scores: `[rows, length]` rewards without a KL penalty.
+        mask: `[rows, length]` response mask before tokens were rejected.
+        entropies: `[rows, length]` entropies (nats).
+        token_tables: `[rows, length]` further values of tokens, by turnwise's names.
+        records: Records of the agent loop, one per row.
+        metrics: Metrics for the log, which the estimator fills; None: no metrics.
+    """
+
+    keys: Sequence[str] | None = None
+    scores: Any = None
+    mask: Any = None
+    entropies: Any = None
     token_tables: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    records: Sequence[Record | None] | None = None  # records of the agent loop, one per row
-    metrics: dict[str, float] | None = None  # metrics for the log, which the estimator fills; None: no metrics
+    records: Sequence[Record | None] | None = None
+    metrics: dict[str, float] | None = None
 
 
 _seen: ContextVar[Seen | None] = ContextVar("turnwise_seen", default=None)

@@ -25,9 +25,13 @@ INSTEAD = {"trainer": "engine_scores", "engine": "scores"}
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Hold measures, ordered so that each finds the columns that it needs."""
+    """Hold measures, ordered so that each finds the columns that it needs.
 
-    measures: tuple[Measure, ...]  # measures taken in every step
+    Attributes:
+        measures: Measures taken in every step.
+    """
+
+    measures: tuple[Measure, ...]
 
     @property
     def models(self) -> set[str]:

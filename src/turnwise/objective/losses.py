@@ -78,12 +78,19 @@ def token_weights(
 
 @dataclasses.dataclass(frozen=True)
 class PolicyLoss:
-    """Sums over some tokens, which add up over micro-batches."""
+    """Sums over some tokens, which add up over micro-batches.
 
-    loss: torch.Tensor  # scalar to minimise, with gradient
-    clipped: float  # weighted fraction of tokens at which the clip binds
-    kl: float  # weighted mean of log pi_old - log pi
-    missing: torch.Tensor  # scalar whose gradient is the one that the clip leaves out, for ST-PPO's correction
+    Attributes:
+        loss: Scalar to minimise, with gradient.
+        clipped: Weighted fraction of tokens at which the clip binds.
+        kl: Weighted mean of log pi_old - log pi.
+        missing: Scalar whose gradient is the one that the clip leaves out, for ST-PPO's correction.
+    """
+
+    loss: torch.Tensor
+    clipped: float
+    kl: float
+    missing: torch.Tensor
 
 
 def policy_loss(

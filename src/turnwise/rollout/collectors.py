@@ -51,7 +51,14 @@ class Independent:
         *,
         most: int | None = None,
     ) -> list[Group]:
-        """Make the groups of a batch."""
+        """Make the groups of a batch.
+
+        Args:
+            batch: The batch.
+            sizes: Trajectories of each group.
+            plans: What was decided about each group.
+            most: Maximum size of a group; default: those of the largest group.
+        """
         count, most = len(batch.tasks), most or max(sizes, default=0)
         places, together = list(batch.places or range(count)), batch.together or count
         firsts, stride = [place * most for place in places], together * most

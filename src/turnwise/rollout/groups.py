@@ -58,11 +58,15 @@ class TaskBatch:
 
 @dataclasses.dataclass
 class Waits:
-    """Count trajectories that wait for others of their group."""
+    """Count trajectories that wait for others of their group.
 
-    # Returns their number; set by a collector whose trajectories wait for each other
+    Attributes:
+        count: Returns their number; set by a collector whose trajectories wait for each other.
+        changed: Call it when one begins to wait.
+    """
+
     count: Callable[[], int] = lambda: 0
-    changed: Callable[[], None] = lambda: None  # call it when one begins to wait
+    changed: Callable[[], None] = lambda: None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -18,9 +18,13 @@ GroupFilter = Literal["none", "mixed", "not-all-correct"]
 
 
 class TaskSelector(Protocol):
-    """Choose tasks, and optionally learn from their outcomes."""
+    """Choose tasks, and optionally learn from their outcomes.
 
-    state: dict[str, Any]  # plain values and arrays, saved in checkpoints; setting it resumes
+    Attributes:
+        state: Plain values and arrays, saved in checkpoints; setting it resumes.
+    """
+
+    state: dict[str, Any]
 
     def choose(self, step: int) -> Iterator[int]:
         """Yield task numbers endlessly, in the order in which a step should play them."""

@@ -35,27 +35,47 @@ from turnwise.train.update import Learner, Measured
 
 @dataclasses.dataclass
 class Run:
-    """Hold a run in progress."""
+    """Hold a run in progress.
 
-    config: Config  # configuration of the run
-    folder: RunFolder  # folder of the run, locked
-    display: Display  # display that shows progress
-    device: torch.device  # device of the models
-    suite: Suite  # environment with its tasks
-    environments: Environments  # environments that play the trajectories, in this process or in others
-    collector: Collector  # plays groups
-    source: Steps  # selects tasks and the groups to learn from
-    measures: Plan  # measures taken in each step
-    method: Credit  # turns rewards into advantages
-    learner: Learner  # turns advantages into new weights
-    models: Models  # policy and reference models
-    # What measures ask, such as a judge of trajectories, by the key of its extension
+    Attributes:
+        config: Configuration of the run.
+        folder: Folder of the run, locked.
+        display: Display that shows progress.
+        device: Device of the models.
+        suite: Environment with its tasks.
+        environments: Environments that play the trajectories, in this process or in others.
+        collector: Plays groups.
+        source: Selects tasks and the groups to learn from.
+        measures: Measures taken in each step.
+        method: Turns rewards into advantages.
+        learner: Turns advantages into new weights.
+        models: Policy and reference models.
+        services: What measures ask, such as a judge of trajectories, by the key of its extension.
+        extensions: What the recipe adds.
+        step: Last completed step.
+        stop: Signals that ask for the end of the run.
+        empty_steps: Consecutive steps up to the last one without a usable trajectory.
+        unevaluated: Why no episode of the last evaluation could be played; empty if any was.
+    """
+
+    config: Config
+    folder: RunFolder
+    display: Display
+    device: torch.device
+    suite: Suite
+    environments: Environments
+    collector: Collector
+    source: Steps
+    measures: Plan
+    method: Credit
+    learner: Learner
+    models: Models
     services: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    extensions: Sequence[Extension] = ()  # what the recipe adds
-    step: int = 0  # last completed step
-    stop: Stop = dataclasses.field(default_factory=Stop)  # signals that ask for the end of the run
-    empty_steps: int = 0  # consecutive steps up to the last one without a usable trajectory
-    unevaluated: str = ""  # why no episode of the last evaluation could be played; empty if any was
+    extensions: Sequence[Extension] = ()
+    step: int = 0
+    stop: Stop = dataclasses.field(default_factory=Stop)
+    empty_steps: int = 0
+    unevaluated: str = ""
 
     @property
     def parts(self) -> dict[str, Stateful]:

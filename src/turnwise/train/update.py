@@ -28,11 +28,17 @@ METRICS = ("grad_norm", "clipped_frac", "kl_old", "log_ratio_abs", "kl_reference
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """Hold what a step learns from."""
+    """Hold what a step learns from.
 
-    batch: Batch  # responses with their columns
-    sequences: Sequences  # tokens of the responses, as models read them
-    metrics: dict[str, float] = dataclasses.field(default_factory=dict)  # seconds and tokens of each measure
+    Attributes:
+        batch: Responses with their columns.
+        sequences: Tokens of the responses, as models read them.
+        metrics: Seconds and tokens of each measure.
+    """
+
+    batch: Batch
+    sequences: Sequences
+    metrics: dict[str, float] = dataclasses.field(default_factory=dict)
 
 
 class Lessons(Protocol):
@@ -50,18 +56,31 @@ class Lessons(Protocol):
 
 @dataclasses.dataclass
 class Learner:
-    """Update a run's policy."""
+    """Update a run's policy.
 
-    objective: Objective  # loss to minimise
-    settings: UpdateConfig  # section `[update]` of the recipe
-    precision: ModelConfig  # section `[model]` of the recipe
-    budget: Budget  # padded tokens per micro-batch
-    temperature: float = 1.0  # temperature of the rollout
-    seed: int = 0  # seed of the run
-    steps: int = 1  # number of steps of the run
-    max_new_tokens: int = 1  # maximum response length (tokens)
-    value: ValueTerm | None = None  # loss term of a critic, which learns in the same passes by its own optimiser
-    lessons: Lessons | None = None  # what steps learn from in addition, if anything
+    Attributes:
+        objective: Loss to minimise.
+        settings: Section `[update]` of the recipe.
+        precision: Section `[model]` of the recipe.
+        budget: Padded tokens per micro-batch.
+        temperature: Temperature of the rollout.
+        seed: Seed of the run.
+        steps: Number of steps of the run.
+        max_new_tokens: Maximum response length (tokens).
+        value: Loss term of a critic, which learns in the same passes by its own optimiser.
+        lessons: What steps learn from in addition, if anything.
+    """
+
+    objective: Objective
+    settings: UpdateConfig
+    precision: ModelConfig
+    budget: Budget
+    temperature: float = 1.0
+    seed: int = 0
+    steps: int = 1
+    max_new_tokens: int = 1
+    value: ValueTerm | None = None
+    lessons: Lessons | None = None
 
     def update(
         self,

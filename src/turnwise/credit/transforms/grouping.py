@@ -37,6 +37,11 @@ class Members:
             "trajectories", a column must be the same on all turns of a trajectory.
         scope: Within the prompt's group, or over the whole batch.
         needed_by: Name of the caller, for error messages.
+
+    Attributes:
+        values: `[members]` credit of each member.
+        count: `[members]` how many times each counts; None for once.
+        partition: Members that are compared with each other.
     """
 
     def __init__(
@@ -52,8 +57,8 @@ class Members:
         choice("over", over, Over)
         choice("scope", scope, Scope)
         self._batch, self._over = batch, over
-        self.count: np.ndarray | None = None  # `[members]` how many times each counts; None for once
-        self.partition: Partition  # members that are compared with each other
+        self.count: np.ndarray | None = None
+        self.partition: Partition
         if over == "trajectories":
             names = _names(same)
             if "turn" in names:
@@ -69,7 +74,7 @@ class Members:
                 ),
             )
             return
-        self.values = credit_R  # `[members]` credit of each member
+        self.values = credit_R
         if over == "tokens":
             self.count = np.asarray(batch.column("length", needed_by=f"{needed_by}(over='tokens')"))
         self.partition = alike(batch, same=same, scope=scope, needed_by=needed_by)

@@ -24,12 +24,19 @@ SubgoalEnd = Literal["zero", "repeat"]
 
 @dataclasses.dataclass(frozen=True)
 class _Subgoals:
-    """Subgoals of a batch."""
+    """Subgoals of a batch.
 
-    begins: Bool[np.ndarray, " R"]  # `[responses]` whether the response begins a subgoal
-    segments: Segments  # segments of responses, one a subgoal
-    trajectories: Segments  # segments of subgoals, one per trajectory
-    value: Float[np.ndarray, " subgoals"]  # `[subgoals]` the planner's value where each begins
+    Attributes:
+        begins: `[responses]` whether the response begins a subgoal.
+        segments: Segments of responses, one a subgoal.
+        trajectories: Segments of subgoals, one per trajectory.
+        value: `[subgoals]` the planner's value where each begins.
+    """
+
+    begins: Bool[np.ndarray, " R"]
+    segments: Segments
+    trajectories: Segments
+    value: Float[np.ndarray, " subgoals"]
 
 
 def _subgoals(batch: Batch, needed_by: str) -> _Subgoals:

@@ -50,7 +50,7 @@ def entropy_coefficient(
     min_range: float = 0.1,
     needed_by: str = "entropy_coefficient",
 ) -> Float[np.ndarray, " R"]:
-    """Compute AEM's coefficient of every response, `[responses]`, positive.
+    """Compute AEM's coefficient of every response.
 
         h     = (H - min(H)) / (max(H) - min(H))                 over the responses in scope, see `normalized_entropy`
         alpha = exp(-temperature * h) / mean(exp(-temperature * h))
@@ -64,6 +64,9 @@ def entropy_coefficient(
         scope: Responses that are compared with each other: those of the group, trajectory or batch.
         min_range: Smallest range of entropy (nats) below which all responses count alike.
         needed_by: Name of the caller, for the error message.
+
+    Returns:
+        `[responses]` positive coefficients.
     """
     normalized_R, partition = normalized_entropy(batch, scope=scope, min_range=min_range, needed_by=needed_by)
     weight_R = np.exp(-temperature * normalized_R)

@@ -326,6 +326,11 @@ RULES: dict[str, Callable[..., Growth]] = {
 def check_rule(name: str, options: Mapping[str, Any], size: int) -> None:
     """Check the name and the options of a rule.
 
+    Args:
+        name: Name in `RULES`.
+        options: Its options.
+        size: `rollout.group_size`.
+
     Raises:
         ConfigError: The rule or an option is unknown, of the wrong type, or does not fit the size.
     """

@@ -51,12 +51,17 @@ SCHEMA = pa.schema(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Histories:
-    """Histories in which the responses of some trajectories were given, or went on."""
+    """Histories in which the responses of some trajectories were given, or went on.
 
-    # One per history: where its continuations begin, with the trajectory that reached it first as origin
+    Attributes:
+        starts: One per history: where its continuations begin, with the trajectory that reached it first as origin.
+        before_R: `[responses]` history of each response; with cuts, `[cuts]` history of each cut.
+        after_R: The next history of the same trajectory; -1 if the trajectory ended.
+    """
+
     starts: list[Start]
-    before_R: Int[np.ndarray, " R"]  # `[responses]` history of each response; with cuts, `[cuts]` history of each cut
-    after_R: Int[np.ndarray, " R"]  # the next history of the same trajectory; -1 if the trajectory ended
+    before_R: Int[np.ndarray, " R"]
+    after_R: Int[np.ndarray, " R"]
 
     @classmethod
     def of(

@@ -48,6 +48,9 @@ class Harnesses:
         settings: The `[harness]` of a recipe.
         witness: Keeps what the harnesses ask; default: nothing is kept, and given turns must be asked for as before.
 
+    Attributes:
+        agents: This object, since it plays the trajectories; see `Agents`.
+
     Raises:
         ConfigError: A function cannot be imported.
     """
@@ -57,7 +60,7 @@ class Harnesses:
         self._harness: Harness = make_harness(settings)
         self._state_key: StateKey = import_named(settings.state_key) if settings.state_key else last_message
         self._desks: dict[asyncio.AbstractEventLoop, _Desk] = {}
-        self.agents = self  # this object, since it plays the trajectories; see `Agents`
+        self.agents = self
 
     async def play(self, start: Start, number: int, trajectory: Trajectory, request: Request) -> None:
         """Play a trajectory; see `Agents.play`.

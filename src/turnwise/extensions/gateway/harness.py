@@ -36,11 +36,17 @@ PIPES_S = 2.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a harness finds the policy."""
+    """Where a harness finds the policy.
 
-    base_url: str  # base URL of OpenAI's API, for this trajectory only
-    api_key: str  # key to send; only this gateway accepts it
-    model: str  # name of the model
+    Attributes:
+        base_url: Base URL of OpenAI's API, for this trajectory only.
+        api_key: Key to send; only this gateway accepts it.
+        model: Name of the model.
+    """
+
+    base_url: str
+    api_key: str
+    model: str
 
     @property
     def variables(self) -> dict[str, str]:

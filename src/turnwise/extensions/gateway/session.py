@@ -49,20 +49,29 @@ class _Known:
 
 @dataclasses.dataclass(frozen=True)
 class Serving:
-    """What all sessions of a gateway share."""
+    """What all sessions of a gateway share.
 
-    engine: Engine  # generates the responses
-    fmt: Format  # conversation format of the model
-    sampling: Sampling  # sampling settings where a request does not decide, and the longest response
-    max_context: int  # maximum conversation length (tokens)
-    fixed: bool = True  # whether temperature, top_p and seed of requests are ignored, as in training
-    # Whether responses may have to follow a JSON schema: the engine can constrain them, and nothing is trained, since
-    # the update would compute other probabilities than those sampled from
+    Attributes:
+        engine: Generates the responses.
+        fmt: Conversation format of the model.
+        sampling: Sampling settings where a request does not decide, and the longest response.
+        max_context: Maximum conversation length (tokens).
+        fixed: Whether temperature, top_p and seed of requests are ignored, as in training.
+        schemas: Whether responses may have to follow a JSON schema: the engine can constrain them, and nothing is
+            trained, since the update would compute other probabilities than those sampled from.
+        state_key: Names the state in which a response is given.
+        stride: Added to the engine's number of a session for each further conversation; above every session's number.
+        ledger: Counts the rows of the engine that sessions hold; default: those of this object's sessions alone.
+    """
+
+    engine: Engine
+    fmt: Format
+    sampling: Sampling
+    max_context: int
+    fixed: bool = True
     schemas: bool = False
-    state_key: StateKey = last_message  # names the state in which a response is given
-    # Added to the engine's number of a session for each further conversation; above every session's number
+    state_key: StateKey = last_message
     stride: int = 2**20
-    # Counts the rows of the engine that sessions hold; default: those of this object's sessions alone
     ledger: Ledger | None = None
 
     @functools.cached_property
@@ -151,12 +160,15 @@ class Session:
             raise BadRequest("this session has ended; open another", status=409, code="session_ended")
 
     async def respond(self, call: Call, state_key: str | None = None, *, actor: str = "") -> tuple[list[Reply], int]:
-        """Generate the responses to a request, and record each as a turn; returns them and the number of prompt tokens.
+        """Generate the responses to a request, and record each as a turn.
 
         Args:
             call: The request.
             state_key: Names the state; default: as the gateway names it.
             actor: Name of the agent that asks, where a harness has several.
+
+        Returns:
+            The responses, and the number of prompt tokens.
 
         Raises:
             BadRequest: The conversation is too long, the chat template refuses it, the engine failed, or the session

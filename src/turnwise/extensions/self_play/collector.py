@@ -116,6 +116,10 @@ class SelfPlay(Independent):
     def check_suite(self, suite: Any, environment: str) -> None:
         """Check that an environment has seats for the players.
 
+        Args:
+            suite: The environment.
+            environment: Its name.
+
         Raises:
             ConfigError: It has none, or lacks those that `train` names.
         """

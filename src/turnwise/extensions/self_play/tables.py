@@ -30,12 +30,19 @@ class SeatAt(NamedTuple):
 
 @dataclasses.dataclass
 class _Match:
-    """A match in progress: what its seats wait for."""
+    """A match in progress: what its seats wait for.
 
-    inbox: list["asyncio.Queue[Step | EnvironmentFault]"]  # for each seat, the step or fault that it reads next
-    valid: list[bool]  # whether the last response of each seat was valid
-    on_wait: Callable[[], None]  # called when a seat begins to wait
-    reading: set[int] = dataclasses.field(default_factory=set)  # seats that wait for their turn
+    Attributes:
+        inbox: For each seat, the step or fault that it reads next.
+        valid: Whether the last response of each seat was valid.
+        on_wait: Called when a seat begins to wait.
+        reading: Seats that wait for their turn.
+    """
+
+    inbox: list["asyncio.Queue[Step | EnvironmentFault]"]
+    valid: list[bool]
+    on_wait: Callable[[], None]
+    reading: set[int] = dataclasses.field(default_factory=set)
 
     def deliver(self, step: Step, by: int | None = None) -> None:
         """Pass a step to the seat that it is addressed to; the last one to all seats."""

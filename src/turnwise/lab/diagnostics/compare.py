@@ -22,43 +22,72 @@ MANY = 1000
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """Hold two runs with the same environment and seed."""
+    """Hold two runs with the same environment and seed.
 
-    seed: int  # seed shared by both
-    a: float  # success of A on the episodes that both completed
-    b: float  # success of B on the same episodes
-    # `[tasks]` success of A minus B, averaged over the episodes of a task; one number if only means exist
+    Attributes:
+        seed: Seed shared by both.
+        a: Success of A on the episodes that both completed.
+        b: Success of B on the same episodes.
+        by_task: `[tasks]` success of A minus B, averaged over the episodes of a task; one number if only means exist.
+    """
+
+    seed: int
+    a: float
+    b: float
     by_task: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True)
 class Efficiency:
-    """Hold the number of trajectories until held-out success reaches a level. Other runs count the whole budget."""
+    """Hold the number of trajectories until held-out success reaches a level. Other runs count the whole budget.
 
-    level: float  # success to reach
-    budget: float  # number of trajectories that every run has played
-    reached: tuple[int, int]  # number of runs of A and of B that reach the level
-    rollouts: tuple[float, float]  # mean number of trajectories of A and of B
-    difference: statistics.Interval  # A minus B; below 0, A needs fewer
+    Attributes:
+        level: Success to reach.
+        budget: Number of trajectories that every run has played.
+        reached: Number of runs of A and of B that reach the level.
+        rollouts: Mean number of trajectories of A and of B.
+        difference: A minus B; below 0, A needs fewer.
+    """
+
+    level: float
+    budget: float
+    reached: tuple[int, int]
+    rollouts: tuple[float, float]
+    difference: statistics.Interval
 
 
 @dataclasses.dataclass(frozen=True)
 class RunComparison:
-    """Hold the comparison of A with B."""
+    """Hold the comparison of A with B.
 
-    names: tuple[str, str]  # names of A and B
-    unit: str  # resampled unit: "seeds, paired", "runs, not paired", or "tasks, paired" for one run each
-    runs: tuple[int, int]  # number of runs of A and of B
-    success: tuple[float, float]  # mean success of A and of B
-    difference: statistics.Interval  # success of A minus B
-    wins: statistics.Interval  # probability that A beats B
-    spread: float  # standard deviation of the differences between pairs; for unpaired runs, `sqrt(var_A + var_B)`
-    pairs: list[Pair]  # pairs of runs, if paired
-    efficiency: Efficiency | None  # trajectories to a success level
-    by_type: dict[str, tuple[float, float, int]]  # success of A, success of B, and number of episodes, by task type
-    notes: list[str]  # remarks for the reader
-    sides: tuple[list[RunLog], list[RunLog]]  # runs of A and of B
-    # Budgets, warm starts and the like in which A and B differ, unless the caller asked for that
+    Attributes:
+        names: Names of A and B.
+        unit: Resampled unit: "seeds, paired", "runs, not paired", or "tasks, paired" for one run each.
+        runs: Number of runs of A and of B.
+        success: Mean success of A and of B.
+        difference: Success of A minus B.
+        wins: Probability that A beats B.
+        spread: Standard deviation of the differences between pairs; for unpaired runs, `sqrt(var_A + var_B)`.
+        pairs: Pairs of runs, if paired.
+        efficiency: Trajectories to a success level.
+        by_type: Success of A, success of B, and number of episodes, by task type.
+        notes: Remarks for the reader.
+        sides: Runs of A and of B.
+        unequal: Budgets, warm starts and the like in which A and B differ, unless the caller asked for that.
+    """
+
+    names: tuple[str, str]
+    unit: str
+    runs: tuple[int, int]
+    success: tuple[float, float]
+    difference: statistics.Interval
+    wins: statistics.Interval
+    spread: float
+    pairs: list[Pair]
+    efficiency: Efficiency | None
+    by_type: dict[str, tuple[float, float, int]]
+    notes: list[str]
+    sides: tuple[list[RunLog], list[RunLog]]
     unequal: list[str] = dataclasses.field(default_factory=list)
 
     @property

@@ -31,12 +31,17 @@ SKETCH = 2**17
 
 @dataclasses.dataclass(frozen=True)
 class Noise:
-    """Hold signal and noise of one method's gradient, in units of this method."""
+    """Hold signal and noise of one method's gradient, in units of this method.
 
-    signal: float  # |G|^2; its estimate can be below 0
-    # Standard error of the signal, by the jackknife over groups; up to sqrt(2) times too large at low signal
+    Attributes:
+        signal: |G|^2; its estimate can be below 0.
+        error: Standard error of the signal, by the jackknife over groups; up to sqrt(2) times too large at low signal.
+        noise: tr(Cov g) of one group.
+    """
+
+    signal: float
     error: float
-    noise: float  # tr(Cov g) of one group
+    noise: float
 
     @property
     def groups(self) -> float:

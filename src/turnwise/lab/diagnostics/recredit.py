@@ -24,13 +24,21 @@ Values = Float[np.ndarray, " R"]
 
 @dataclasses.dataclass(frozen=True)
 class Recorded:
-    """Hold the recorded responses that a step learned from."""
+    """Hold the recorded responses that a step learned from.
 
-    step: int  # number of the step
-    batch: Batch  # responses with the columns that the trainer gave to the method
-    response_R: np.ndarray  # texts of the responses
-    advantage_R: np.ndarray  # advantages that the run trained with
-    row_R: np.ndarray  # rows of the responses in the file
+    Attributes:
+        step: Number of the step.
+        batch: Responses with the columns that the trainer gave to the method.
+        response_R: Texts of the responses.
+        advantage_R: Advantages that the run trained with.
+        row_R: Rows of the responses in the file.
+    """
+
+    step: int
+    batch: Batch
+    response_R: np.ndarray
+    advantage_R: np.ndarray
+    row_R: np.ndarray
 
 
 Read = Callable[[int], Recorded | None]
@@ -52,6 +60,11 @@ def recorded_steps(folder: RunFolder) -> list[int]:
 def read_recorded(folder: RunFolder, step: int, *, invalid_penalty: float) -> Recorded | None:
     """Load the record of a step; None if it learned nothing.
 
+    Args:
+        folder: Folder of the run.
+        step: Number of the step.
+        invalid_penalty: `environment.invalid_penalty` of the run.
+
     Raises:
         DataError: The file is missing, damaged or of another version.
     """
@@ -69,7 +82,7 @@ def read_recorded(folder: RunFolder, step: int, *, invalid_penalty: float) -> Re
 def replay(
     folder: RunFolder, method: Transform, *, invalid_penalty: float, only: int | None = None, read: Read | None = None
 ) -> Iterator[tuple[Recorded, Trace]]:
-    """Assign credit to recorded steps in order; yields each step with the trace of its responses' credit.
+    """Assign credit to recorded steps in order.
 
     A method that keeps state (a running baseline) sees all steps from the first on, even with `only`.
 
@@ -79,6 +92,9 @@ def replay(
         invalid_penalty: `environment.invalid_penalty` of the run.
         only: Step to yield; default: every step.
         read: Reads a step, such as `functools.cache` of the default where several methods see the same steps.
+
+    Yields:
+        A step, and the trace of the credit that the method assigns to its responses.
 
     Raises:
         RunError: The step, or an earlier one that the method's state depends on, was not recorded.
@@ -121,16 +137,27 @@ def _ranges(steps: Sequence[int]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Statistics:
-    """Compare a method's advantages with those that the run trained with."""
+    """Compare a method's advantages with those that the run trained with.
 
-    agreement: float  # share of responses whose advantage has the same sign as the run's (0 counts as a separate sign)
-    correlation: float  # pearson's, over responses; NaN if either is constant, or without signal
-    equal: float  # share of responses with exactly the run's advantage
-    variance: float  # mean squared advantage relative to the run's; 1 means the same scale
-    zero_frac: float  # share of responses without credit
-    share_K: np.ndarray  # `[thirds]` share of the absolute advantage in the first, middle and last third of the turns
-    signal_to_noise: float  # ratio of `signal_and_noise`; NaN if undefined
-    # Share of groups whose returns differ. At 0, credit comes only from penalties and bonuses, which all methods share.
+    Attributes:
+        agreement: Share of responses whose advantage has the same sign as the run's (0 counts as a separate sign).
+        correlation: Pearson's, over responses; NaN if either is constant, or without signal.
+        equal: Share of responses with exactly the run's advantage.
+        variance: Mean squared advantage relative to the run's; 1 means the same scale.
+        zero_frac: Share of responses without credit.
+        share_K: `[thirds]` share of the absolute advantage in the first, middle and last third of the turns.
+        signal_to_noise: Ratio of `signal_and_noise`; NaN if undefined.
+        signal_frac: Share of groups whose returns differ. At 0, credit comes only from penalties and bonuses, which all
+            methods share.
+    """
+
+    agreement: float
+    correlation: float
+    equal: float
+    variance: float
+    zero_frac: float
+    share_K: np.ndarray
+    signal_to_noise: float
     signal_frac: float
 
 

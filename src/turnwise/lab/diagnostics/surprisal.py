@@ -36,17 +36,27 @@ AT_ONCE = 1024
 
 @dataclasses.dataclass(frozen=True)
 class SurprisalOfStates:
-    """Hold one recorded response per state, with statistics of fresh responses in the same state."""
+    """Hold one recorded response per state, with statistics of fresh responses in the same state.
 
-    alpha_R: np.ndarray  # AEM's coefficient of the recorded response, at temperature 1 in its group
-    surprisal_R: np.ndarray  # surprisal S = -log pi(response) of the recorded response (nats)
-    # Mean surprisal of the fresh responses, the Monte-Carlo estimate of the response entropy H (nats)
+    Attributes:
+        alpha_R: AEM's coefficient of the recorded response, at temperature 1 in its group.
+        surprisal_R: Surprisal S = -log pi(response) of the recorded response (nats).
+        entropy_R: Mean surprisal of the fresh responses, the Monte-Carlo estimate of the response entropy H (nats).
+        length_R: Number of tokens of the recorded response.
+        rate_R: Surprisal per token of the recorded response (nats).
+        rate_entropy_R: Mean surprisal per token of the fresh responses (nats).
+        step: Step of the rollouts.
+        responses: Number of fresh responses per state.
+    """
+
+    alpha_R: np.ndarray
+    surprisal_R: np.ndarray
     entropy_R: np.ndarray
-    length_R: np.ndarray  # number of tokens of the recorded response
-    rate_R: np.ndarray  # surprisal per token of the recorded response (nats)
-    rate_entropy_R: np.ndarray  # mean surprisal per token of the fresh responses (nats)
-    step: int  # step of the rollouts
-    responses: int  # number of fresh responses per state
+    length_R: np.ndarray
+    rate_R: np.ndarray
+    rate_entropy_R: np.ndarray
+    step: int
+    responses: int
 
     @property
     def relative_R(self) -> np.ndarray:

@@ -61,6 +61,10 @@ def task_digest(names: Iterable[str]) -> str:
 def check_tasks(name: str, names: Sequence[str]) -> None:
     """Check that the tasks found are the panel's.
 
+    Args:
+        name: Name of the panel.
+        names: Names of the tasks found.
+
     Raises:
         DataError: The tasks differ, because files are missing or of another version.
     """

@@ -22,16 +22,25 @@ ALL = "all"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ScoreRow:
-    """Summarise the episodes of one task type, or of all, without failed episodes."""
+    """Summarise the episodes of one task type, or of all, without failed episodes.
 
-    task_type: str  # task type from the environment; "-" if unknown
-    episodes: int  # number of episodes over all sampling seeds
-    success: float  # share of successes, with `low` and `high`, its 95 % Wilson interval over episodes
+    Attributes:
+        task_type: Task type from the environment; "-" if unknown.
+        episodes: Number of episodes over all sampling seeds.
+        success: Share of successes, with `low` and `high`, its 95 % Wilson interval over episodes.
+        score: Mean of the last step's `score` if the environment has partial success, else None.
+        turns: Mean number of responses.
+        invalid_frac: Share of responses that the environment did not accept.
+    """
+
+    task_type: str
+    episodes: int
+    success: float
     low: float
     high: float
-    score: float | None  # mean of the last step's `score` if the environment has partial success, else None
-    turns: float  # mean number of responses
-    invalid_frac: float  # share of responses that the environment did not accept
+    score: float | None
+    turns: float
+    invalid_frac: float
 
     def texts(self) -> dict[str, str]:
         """Return the cells by column head."""

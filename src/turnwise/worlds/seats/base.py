@@ -22,21 +22,34 @@ POLICY = "policy"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Deal:
-    """A task: one match."""
+    """A task: one match.
 
-    seed: int  # decides chance, and the draws of players inside the environment
-    players: tuple[str, ...]  # who plays each seat: `POLICY`, or the name of an opponent
-    opening: History = ()  # actions that were played before
-    roles: tuple[str, ...] = ROLES  # role of each seat, as its `Game` has it
+    Attributes:
+        seed: Decides chance, and the draws of players inside the environment.
+        players: Who plays each seat: `POLICY`, or the name of an opponent.
+        opening: Actions that were played before.
+        roles: Role of each seat, as its `Game` has it.
+    """
+
+    seed: int
+    players: tuple[str, ...]
+    opening: History = ()
+    roles: tuple[str, ...] = ROLES
 
 
 class MatchOutcome(NamedTuple):
-    """How a match ended for a seat."""
+    """How a match ended for a seat.
 
-    success: bool  # whether the seat reached its goal
-    result: str  # name of the result, such as "win"
-    score: float  # from 0, the worst, to 1, the best
-    # Several goals of the match by name, each from 0 to 1; empty where success is the only one
+    Attributes:
+        success: Whether the seat reached its goal.
+        result: Name of the result, such as "win".
+        score: From 0, the worst, to 1, the best.
+        objectives: Several goals of the match by name, each from 0 to 1; empty where success is the only one.
+    """
+
+    success: bool
+    result: str
+    score: float
     objectives: Mapping[str, float] = {}
 
 

@@ -24,12 +24,19 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Situation:
-    """What a seat has read and said when it acts."""
+    """What a seat has read and said when it acts.
+
+    Attributes:
+        seat: The seat.
+        observations: What it read, this one last.
+        offers: The admissible actions with each observation.
+        responses: What it said, one fewer.
+    """
 
     seat: int
-    observations: tuple[str, ...]  # what it read, this one last
-    offers: tuple[tuple[str, ...], ...]  # the admissible actions with each observation
-    responses: tuple[str, ...]  # what it said, one fewer
+    observations: tuple[str, ...]
+    offers: tuple[tuple[str, ...], ...]
+    responses: tuple[str, ...]
 
 
 class Tree:
@@ -37,10 +44,14 @@ class Tree:
 
     A strategy is a vector with one probability per choice; the choices of a situation are adjacent, in the order of its
     actions.
+
+    Attributes:
+        situations: Situations of all seats.
+        offsets: `[situations + 1]` first choice of each situation.
     """
 
     def __init__(self, game: "Game"):
-        self.situations: list[Situation] = []  # situations of all seats
+        self.situations: list[Situation] = []
         known: dict[tuple[int, tuple[str, ...]], int] = {}
         starts: list[int] = []
         num_choices = 0
@@ -78,7 +89,7 @@ class Tree:
                         following.append(((*history, action), node, starts[number] + place, 1.0, after))
             level = following
             bounds.append(len(actor))
-        self.offsets = np.array([*starts, num_choices])  # `[situations + 1]` first choice of each situation
+        self.offsets = np.array([*starts, num_choices])
         self._set_C = np.repeat(np.arange(len(starts)), np.diff(self.offsets))  # situation of each choice
         self.seat_C = np.array([situation.seat for situation in self.situations])[self._set_C]
         self._actor, self._parent, self._choice = map(np.array, (actor, parent, choice))
