@@ -75,7 +75,8 @@ def compare(sums: Mapping[str, Sums]) -> Fidelities:
             "the true advantages do not differ significantly from zero: all histories are worth the same, or "
             "the estimates are too noisy; raise --continuations or --groups"
         )
-    return with_intervals({name: _statistic(table) for name, table in sums.items()})
+    totals = {name: table.sum(0) for name, table in sums.items()}
+    return with_intervals({name: (float(cosine(totals[name])), cosine(totals[name] - sums[name])) for name in sums})
 
 
 def with_intervals(found: Mapping[str, tuple[float, Float[np.ndarray, " G"]]]) -> Fidelities:
@@ -132,11 +133,6 @@ def importance(
         jackknife_interval(value, without_G, len(groups)).within(0.0, np.inf),  # the mean of squares
         float(alpha_R[of_R].mean()),
     )
-
-
-def _statistic(sums: Sums) -> tuple[float, np.ndarray]:
-    """Return the fidelity over all groups, and without each group in turn."""
-    return float(cosine(sums.sum(0))), cosine(sums.sum(0) - sums)
 
 
 def jackknife_interval(value: float, without_G: np.ndarray, num_groups: int) -> Interval:

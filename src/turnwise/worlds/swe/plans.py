@@ -70,11 +70,7 @@ def _entries(snapshot: Path) -> Iterator[tuple[str, Entry]]:
                 folders.append(f"{path}/")
                 yield path, (0o755, None)
             elif found.is_file():
-                yield path, (_mode(Path(found.path)), Path(found.path).read_bytes())
-
-
-def _mode(path: Path) -> int:
-    return stat.S_IMODE(path.stat().st_mode)
+                yield path, (stat.S_IMODE(found.stat().st_mode), Path(found.path).read_bytes())
 
 
 def _write(path: Path, mode: int, content: bytes | str | None) -> None:
