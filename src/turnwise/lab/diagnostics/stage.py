@@ -45,7 +45,7 @@ from turnwise.train.folder import RunFolder
 from turnwise.train.resume import first_policy
 
 
-class Limited(Around):
+class WithinLimits(Around):
     """Play all trajectories within the run's limits; none is free, as some are in training."""
 
     def __init__(self, collector: Collector, limits: Sequence[TurnBudgetExtension]):
@@ -164,7 +164,7 @@ class Stage:
         order = np.random.default_rng([seed, Stream.STUDIED_TASKS]).permutation(len(tasks))
         chosen_tasks = [tasks[number] for number in order[after : after + groups].tolist()]
         collector = make_collector(self.config.rollout, self.environments, self.suite.task_name)
-        collector = Limited(collector, self.limits)
+        collector = WithinLimits(collector, self.limits)
         if after:  # other tasks, and other draws too
             seed = int(np.random.default_rng([seed, Stream.STUDIED_TASKS, after]).integers(2**62))
         played = play_tasks(collector, self.models, chosen_tasks, seed=seed, on_turn=self.on_turn)
@@ -177,12 +177,12 @@ class Stage:
 
     def play_tasks(self, tasks: Sequence[Task], *, seed: int, group_size: int, temperature: float) -> list[Trajectory]:
         """Play each task with independent trajectories."""
-        collector = Limited(Independent(self.environments, self.config.rollout, self.suite.task_name), self.limits)
+        collector = WithinLimits(Independent(self.environments, self.config.rollout, self.suite.task_name), self.limits)
         return play_tasks(collector, self.models, tasks, seed=seed, group_size=group_size, temperature=temperature)
 
     def play(self, starts: Sequence[Start], *, seed: int) -> list[Trajectory]:
         """Play one trajectory per start."""
-        collector = Limited(Independent(self.environments, self.config.rollout), self.limits)
+        collector = WithinLimits(Independent(self.environments, self.config.rollout), self.limits)
         return play_starts(
             starts, make_request(self.models, self.environments, self.config.rollout, seed=seed), collector
         )
