@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.environments.alfworld.written import save_game
 from tests.needs import needs
 from tests.toys import COLORS, Colors
 
@@ -19,7 +20,7 @@ from turnwise.environments.base import Demonstrated
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import Seeded, make_suite
 from turnwise.environments.workers import make_environments
-from turnwise.worlds.alfworld.files import GAME_FILE, TRAJECTORY_FILE, save_game
+from turnwise.worlds.alfworld.files import GAME_FILE, TRAJECTORY_FILE
 from turnwise.worlds.alfworld.generate import generate_game
 from turnwise.worlds.alfworld.suite import Household
 

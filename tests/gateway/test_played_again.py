@@ -1,5 +1,6 @@
 """What plays trajectories again, for an agent behind the gateway: the numbers of the same game played natively."""
 
+import contextlib
 import itertools
 import re
 from pathlib import Path
@@ -16,8 +17,10 @@ from turnwise.config import load_config
 from turnwise.lab.diagnostics.fidelity_run import measure_run
 from turnwise.lab.diagnostics.noise import measure_noise
 from turnwise.lab.diagnostics.runs import RunLog
+from turnwise.lab.diagnostics.stage import Stage
 from turnwise.lab.diagnostics.turn_budgets import play_unlimited, spent
 from turnwise.rollout.record import read_rollouts
+from turnwise.rollout.starts import fork
 from turnwise.train.folder import RunFolder
 from turnwise.train.loop import train
 
@@ -93,6 +96,16 @@ def test_limits_on_turns_of_a_harness_are_those_of_its_environment(runs):
     native, harness = (play_unlimited(RunLog(*RunFolder.open(run.path)), None, tasks=4) for run in runs)
     np.testing.assert_array_equal(spent(native).turns, spent(harness).turns)
     np.testing.assert_array_equal(spent(native).read, spent(harness).read)
+
+
+@pytest.mark.parametrize("player", BOTH)
+def test_a_turn_budget_ends_what_is_analysed(tmp_path, player):
+    config = late_config(tmp_path, player, rollout={"turn_budget": {"name": "fixed", "turns": 2}}, run={"steps": 1})
+    with contextlib.closing(Stage.open(train(config), None)) as stage:
+        played, tasks = stage.play_groups(3, seed=0)
+        again = stage.play([fork(each, 1, tasks[each.group]) for each in played if len(each.turns) > 1], seed=1)
+    assert {len(each.turns) for each in played} <= {1, 2}
+    assert {(each.failure, len(each.turns), each.ended) for each in again} == {(None, 2, "truncated")}
 
 
 def test_an_agent_whose_suite_has_no_environment_is_played_again_all_the_same(tmp_path):

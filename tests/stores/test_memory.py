@@ -18,7 +18,7 @@ from turnwise.engines.base import Generation, Sampling
 from turnwise.engines.models import Models, NamedModel
 from turnwise.environments.base import Step
 from turnwise.environments.hosts import InProcessEnvironments
-from turnwise.extensions.stores.build import texts_of
+from turnwise.extensions.stores.extension import texts_of
 from turnwise.extensions.stores.lessons import ASKED
 from turnwise.extensions.stores.recall import ADVICE, Experiences, Memory, Recalled
 from turnwise.extensions.stores.remember import Remembering, actions_of

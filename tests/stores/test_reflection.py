@@ -16,7 +16,7 @@ from turnwise.engines.base import Generation, Sampling
 from turnwise.engines.models import Models, NamedModel
 from turnwise.environments.base import Step
 from turnwise.environments.hosts import InProcessEnvironments
-from turnwise.extensions.stores.build import texts_of
+from turnwise.extensions.stores.extension import texts_of
 from turnwise.extensions.stores.reflection import AGAIN, FAILED, ReplayAndReflection, shown
 from turnwise.extensions.stores.rows import FILE
 from turnwise.extensions.stores.settings import StoreConfig

@@ -25,13 +25,9 @@ def blocking(work: Coroutine[Any, Any, T]) -> T:
 
 
 class Loop:
-    """An event loop for rollouts; this one is new for each call, so nothing lives on between steps.
+    """An event loop for rollouts; this one is new for each call, so nothing lives on between steps."""
 
-    Attributes:
-        apart: Whether it has its own thread, and keeps running while the trainer learns.
-    """
-
-    apart = False
+    apart = False  # whether it has its own thread, and keeps running while the trainer learns
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the loop, and wait for it."""

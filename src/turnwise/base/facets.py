@@ -34,19 +34,14 @@ class Facet(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """A part of a recipe, with the assumptions that it breaks and needs.
+    """A part of a recipe, with the assumptions that it breaks and needs."""
 
-    Attributes:
-        setting: What adds the part, as a user writes it, such as "rollout.max_lag=1" or "[harness]".
-        breaks: Assumptions that the part breaks, each with what it does: "plays ahead of the update".
-        needs: Assumptions that the part needs, each with what it does: "counts all turns of a task".
-        mend: What to change instead of removing the part, such as "set update.scoring=trainer".
-    """
-
-    setting: str
+    setting: str  # what adds the part, as a user writes it, such as "rollout.max_lag=1" or "[harness]"
+    # Assumptions that the part breaks, each with what it does: "plays ahead of the update"
     breaks: Mapping[Facet, str] = dataclasses.field(default_factory=dict)
+    # Assumptions that the part needs, each with what it does: "counts all turns of a task"
     needs: Mapping[Facet, str] = dataclasses.field(default_factory=dict)
-    mend: str = ""
+    mend: str = ""  # what to change instead of removing the part, such as "set update.scoring=trainer"
 
 
 def for_all(reason: str, *facets: Facet) -> dict[Facet, str]:
@@ -55,13 +50,7 @@ def for_all(reason: str, *facets: Facet) -> dict[Facet, str]:
 
 
 class Conflict(ValueError):
-    """One part breaks what another one needs; the message explains it in one line.
-
-    Attributes:
-        breaking: The part that breaks an assumption.
-        needing: The part that needs it.
-        facet: The assumption.
-    """
+    """One part breaks what another one needs; the message explains it in one line."""
 
     def __init__(self, breaking: Part, needing: Part, facet: Facet):
         self.breaking, self.needing, self.facet = breaking, needing, facet

@@ -48,15 +48,11 @@ def _mount_of(path: Path) -> Path:
 
 
 class Watched:
-    """Pass writes on to a file, and keep the system's error, which libraries such as torch hide.
-
-    Attributes:
-        error: The first error of a write.
-    """
+    """Pass writes on to a file, and keep the system's error, which libraries such as torch hide."""
 
     def __init__(self, file: IO[bytes]):
         self._file = file
-        self.error: OSError | None = None
+        self.error: OSError | None = None  # the first error of a write
 
     def write(self, data: Any) -> int:
         """Write bytes."""

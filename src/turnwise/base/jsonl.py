@@ -98,10 +98,6 @@ def lines_of(file: IO[str], path: Path) -> Iterator[str]:
 def refuse_many_values(text: str | bytes, where: str) -> None:
     """Raise if a JSON text would exhaust memory: `[[],[],...` takes 28 times its length once read.
 
-    Args:
-        text: The text.
-        where: Its place, for messages.
-
     Raises:
         DataError: It has too many values.
     """
@@ -135,10 +131,6 @@ def check_unique(path: Path, what: str, key: str, names: Sequence[str]) -> None:
 
 def read_objects(path: Path, keys: Sequence[str] = ()) -> Iterator[tuple[int, dict[str, Any]]]:
     """Read JSON Lines, which may be compressed with gzip.
-
-    Args:
-        path: The file.
-        keys: Keys that every object must have.
 
     Yields:
         Line number, from 1, and object; empty lines are skipped.

@@ -36,11 +36,7 @@ REMOVED = {"integrations.nemo_rl": "NeMo-RL", "integrations.roll": "ROLL", "inte
 
 
 class Moved(importlib.abc.InspectLoader, importlib.abc.MetaPathFinder):
-    """Import `turnwise.methods` as `turnwise.credit.methods`, and so on: the same module under both names.
-
-    Args:
-        package: Name of the package.
-    """
+    """Import `turnwise.methods` as `turnwise.credit.methods`, and so on: the same module under both names."""
 
     def __init__(self, package: str):
         self._package = package

@@ -26,25 +26,15 @@ POLL_S = 0.2
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Packaged:
-    """Describe a model in a wheel.
+    """Describe a model in a wheel."""
 
-    Attributes:
-        about: What it is.
-        package: Name on the package index.
-        version: Version of the package.
-        sha256: Checksum of the wheel.
-        size: Size of the wheel (bytes).
-        module: Top folder of the wheel.
-        below: Folder of the model's files in it; "": the top folder itself.
-    """
-
-    about: str
-    package: str
-    version: str
-    sha256: str
-    size: int
-    module: str
-    below: str = ""
+    about: str  # what it is
+    package: str  # name on the package index
+    version: str  # version of the package
+    sha256: str  # checksum of the wheel
+    size: int  # size of the wheel (bytes)
+    module: str  # top folder of the wheel
+    below: str = ""  # folder of the model's files in it; "": the top folder itself
 
 
 MODELS = {

@@ -14,21 +14,13 @@ FOLDER = Path(__file__).parents[1] / "recipes"
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """Describe a shipped recipe by the comments at the top of its file.
+    """Describe a shipped recipe by the comments at the top of its file."""
 
-    Attributes:
-        name: Name that commands accept.
-        about: What is trained, in one sentence.
-        extras: Extras of turnwise to install, such as "train,webshop".
-        data: Data and models to fetch first; "-" if none.
-        time: How long the training takes.
-    """
-
-    name: str
-    about: str
-    extras: str
-    data: str
-    time: str
+    name: str  # name that commands accept
+    about: str  # what is trained, in one sentence
+    extras: str  # extras of turnwise to install, such as "train,webshop"
+    data: str  # data and models to fetch first; "-" if none
+    time: str  # how long the training takes
 
 
 def shipped_recipes() -> dict[str, Path]:
@@ -55,9 +47,6 @@ def read_recipe(path: Path) -> dict[Path, dict[str, Any]]:
 
     `extends = "household-tiny-aem"` names a file next to this one, or a packaged recipe. Tables are merged key by key;
     any other value replaces the extended recipe's.
-
-    Args:
-        path: File of the recipe.
 
     Returns:
         What each file adds to those that it extends; the file that extends none is first, `path` last.

@@ -10,11 +10,7 @@ from typing import Any
 
 
 class Register(Mapping[str, Any]):
-    """Look parts up by name; the values are imported when they are asked for.
-
-    Args:
-        places: Place of each part by name.
-    """
+    """Look parts up by name; the values are imported when they are asked for."""
 
     def __init__(self, places: Mapping[str, str]):
         self.places = dict(places)
@@ -37,38 +33,27 @@ def find(place: str) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """An extension that a section of a recipe adds.
+    """An extension that a section of a recipe adds."""
 
-    Attributes:
-        settings: Class of the section. Its module does not import torch.
-        extension: Class of what it adds to a run, a `turnwise.train.extension.Extension`.
-        about: What the section is for, in the reference of settings.
-        noun: What measures ask, in words; empty if they do not ask it.
-        example: A setting that asks for it.
-        repeats: Whether it needs environments that repeat.
-        term: Class of the loss term that a section of `[update]` adds.
-        loss: Name of a loss term that it adds.
-    """
-
-    settings: str
-    extension: str
-    about: str
-    noun: str = ""
-    example: str = ""
-    repeats: bool = False
-    term: str = ""
-    loss: str = ""
+    settings: str  # class of the section. Its module does not import torch.
+    extension: str  # class of what it adds to a run, a `turnwise.train.extension.Extension`
+    about: str  # what the section is for, in the reference of settings
+    noun: str = ""  # what measures ask, in words; empty if they do not ask it
+    example: str = ""  # A setting that asks for it
+    repeats: bool = False  # whether it needs environments that repeat
+    term: str = ""  # class of the loss term that a section of `[update]` adds
+    loss: str = ""  # name of a loss term that it adds
 
 
 EXTENSIONS: dict[str, Entry] = {
     "harness": Entry(
         "extensions.gateway.settings:HarnessConfig",
-        "extensions.gateway.extension:Harness",
+        "extensions.gateway.agents:PlayedByAgents",
         "Your own agent, which plays the trajectories instead of turnwise's loop of observation and response.",
     ),
     "reward_model": Entry(
         "extensions.reward_model.settings:RewardModelConfig",
-        "extensions.reward_model.extension:Implicit",
+        "extensions.reward_model.model:Implicit",
         "A second model whose log-probabilities reward responses, for the method `istar`. Default: none.",
         noun="a reward model",
         example="reward_model.learning_rate=NUMBER",
@@ -82,14 +67,14 @@ EXTENSIONS: dict[str, Entry] = {
     ),
     "judge": Entry(
         "extensions.judge.settings:JudgeConfig",
-        "extensions.judge.extension:Judging",
+        "extensions.judge.judge:Judging",
         "A judge of trajectories, for methods that need its verdicts. Default: none.",
         noun="a judge",
         example="judge.model=NAME or judge.run=module:function",
     ),
     "continuations": Entry(
         "extensions.continuations.settings:ContinuationsConfig",
-        "extensions.continuations.extension:Continued",
+        "extensions.continuations.play:Continued",
         "Continuations from every turn, for methods that need values, instead of a critic. Default: none.",
         noun="continuations",
         example="continuations.number=9",
@@ -108,18 +93,18 @@ EXTENSIONS: dict[str, Entry] = {
     ),
     "monitor": Entry(
         "extensions.monitor.settings:MonitorConfig",
-        "extensions.monitor.extension:Monitored",
+        "extensions.monitor.monitor:Monitored",
         "Monitor of the mutual information between responses and their contexts. Default: none.",
     ),
     "rollout.turn_budget": Entry(
         "extensions.turn_budget.settings:TurnBudgetConfig",
-        "extensions.turn_budget.extension:TurnBudgetExtension",
+        "extensions.turn_budget.budget:TurnBudgetExtension",
         'Limit on turns: {name = "fixed", turns = 6} or {name = "quantile", extend = 2} '
         "(docs/how-to/other-ways-to-learn.md).",
     ),
     "rollout.token_temperature": Entry(
         "extensions.token_temperature.settings:TokenTemperatureConfig",
-        "extensions.token_temperature.extension:PerToken",
+        "extensions.token_temperature.tempering:PerToken",
         'Temperature per token on top of `temperature`: {name = "hapo"}. Training only. The loss is still that of the '
         'policy at `temperature`; `update.mismatch_cap` or `update.old_policy = "behavior"` corrects for the '
         "difference.",
@@ -133,7 +118,7 @@ EXTENSIONS: dict[str, Entry] = {
     ),
     "update.passes": Entry(
         "extensions.passes.settings:PassesConfig",
-        "extensions.passes.extension:ByTurns",
+        "extensions.passes.passes:ByTurns",
         'Passes over the turns, each a separate update: {name = "seeupo"}.',
     ),
 }

@@ -19,11 +19,7 @@ USUAL = (signal.SIG_DFL, signal.default_int_handler)
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal asked the process to end.
-
-    Attributes:
-        signal: The signal.
-    """
+    """A signal asked the process to end."""
 
     def __init__(self, number: int):
         self.signal = signal.Signals(number)
@@ -46,16 +42,11 @@ def name_of(number: int) -> str:
 
 
 class Stop:
-    """Decide when a signal takes effect. By default it does at once.
-
-    Attributes:
-        asked: The signal that asked for the end, if any.
-        why_late: What has to finish first while the effect is delayed; printed when a signal arrives.
-    """
+    """Decide when a signal takes effect. By default it does at once."""
 
     def __init__(self) -> None:
-        self.asked: int | None = None
-        self.why_late = ""
+        self.asked: int | None = None  # the signal that asked for the end, if any
+        self.why_late = ""  # what has to finish first while the effect is delayed; printed when a signal arrives
         self._open = True
 
     def handle(self, number: int, frame: FrameType | None) -> None:

@@ -54,14 +54,7 @@ def visible(text: str) -> str:
 
 
 def say(*parts: object, file: IO[str] | None = None, end: str = "\n", flush: bool = False) -> None:
-    """Print like `print`, with control characters escaped. Every text for the terminal goes through here or a console.
-
-    Args:
-        parts: What to print.
-        file: Where to; default: stdout.
-        end: What follows it.
-        flush: Whether to write it at once.
-    """
+    """Print like `print`, with control characters escaped. All text for the terminal goes through here or a console."""
     note_output()
     print(visible(" ".join(map(str, parts))), file=file, end=end, flush=flush)
 

@@ -27,13 +27,7 @@ REMOVED = ("actfocus", "t2po")
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> str:
-    """Report an unknown name, with the closest one, or that it was removed.
-
-    Args:
-        what: Setting that has the name.
-        name: The name.
-        known: Existing names.
-    """
+    """Report an unknown name, with the closest one, or that it was removed."""
     gone = f" It was removed after version 0.2; {guide('reference/methods.md')} says why" * (name in REMOVED)
     return f"unknown {what} {name!r}.{gone or did_you_mean(name, known)}"
 

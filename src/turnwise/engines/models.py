@@ -15,20 +15,14 @@ if TYPE_CHECKING:  # pages and logs are read without torch
 
 @dataclasses.dataclass
 class NamedModel:
-    """A model with what it needs to play and to learn.
+    """A model with what it needs to play and to learn."""
 
-    Attributes:
-        policy: Weights, tokenizer and format.
-        engine: Samples from the policy; None for a model that only scores.
-        optimizer: Updates the trainable weights; None for a model that does not learn.
-        version: Training steps behind the weights that the engine has.
-        critic: Estimates returns from the hidden states of the policy, for the model named `critic`.
-    """
-
-    policy: "Policy"
-    engine: Engine | None = None
+    policy: "Policy"  # weights, tokenizer and format
+    engine: Engine | None = None  # samples from the policy; None for a model that only scores
+    # Updates the trainable weights; None for a model that does not learn
     optimizer: Any = None  # a torch.optim.Optimizer
-    version: int = 0
+    version: int = 0  # training steps behind the weights that the engine has
+    # Estimates returns from the hidden states of the policy, for the model named `critic`
     critic: "Critic | None" = None
 
     @property

@@ -36,21 +36,13 @@ log = logging.getLogger(__name__)
 
 
 class Feed(NamedTuple):
-    """What a pass feeds, int64 arrays.
+    """What a pass feeds, int64 arrays."""
 
-    Attributes:
-        rows: The rows, ascending, `[rows]`.
-        tokens: Their next tokens, `[rows, tokens]`.
-        places: Places of the tokens in their rows, `[rows, tokens]`.
-        last: For each wanted result, index of its row and of its token, `[2, wanted]`.
-        length: Keys per row that the wanted tokens attend to.
-    """
-
-    rows: np.ndarray
-    tokens: np.ndarray
-    places: np.ndarray
-    last: np.ndarray
-    length: int
+    rows: np.ndarray  # the rows, ascending, `[rows]`
+    tokens: np.ndarray  # their next tokens, `[rows, tokens]`
+    places: np.ndarray  # places of the tokens in their rows, `[rows, tokens]`
+    last: np.ndarray  # for each wanted result, index of its row and of its token, `[2, wanted]`
+    length: int  # keys per row that the wanted tokens attend to
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

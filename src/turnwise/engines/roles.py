@@ -19,9 +19,6 @@ def check_role(actor: str, roles: Iterable[str]) -> None:
 class RoleEngines:
     """Pass requests on to the engine of the role that asks; see `Engine` for the methods.
 
-    Args:
-        engines: Engine of each role.
-
     Attributes:
         max_rows: Conversations that an engine holds at a time.
     """

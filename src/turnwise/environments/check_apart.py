@@ -29,17 +29,11 @@ PATIENCE_S = 10.0
 
 
 class CheckedApart(NamedTuple):
-    """Result of the conformance test in separate processes.
+    """Result of the conformance test in separate processes."""
 
-    Attributes:
-        problems: Problems found, empty for a sound environment.
-        has_words: Whether a tiny policy can play it; None if the test stopped before.
-        missed: What no play encountered, so that it was not tested.
-    """
-
-    problems: list[Defect]
-    has_words: bool | None
-    missed: tuple[str, ...] = ()
+    problems: list[Defect]  # problems found, empty for a sound environment
+    has_words: bool | None  # whether a tiny policy can play it; None if the test stopped before
+    missed: tuple[str, ...] = ()  # what no play encountered, so that it was not tested
 
 
 class _Problem(Message):

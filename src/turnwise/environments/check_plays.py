@@ -44,19 +44,12 @@ class Broken(Exception):
 
 @dataclasses.dataclass(slots=True)
 class Play:
-    """One episode.
-
-    Attributes:
-        environment: The environment.
-        steps: Its answers, starting with that of `start`.
-        responses: The responses played, one fewer than steps.
-        seconds: Time of each step.
-    """
+    """One episode."""
 
     environment: Environment
-    steps: list[Step]
-    responses: list[str] = dataclasses.field(default_factory=list)
-    seconds: list[float] = dataclasses.field(default_factory=list)
+    steps: list[Step]  # its answers, starting with that of `start`
+    responses: list[str] = dataclasses.field(default_factory=list)  # the responses played, one fewer than steps
+    seconds: list[float] = dataclasses.field(default_factory=list)  # time of each step
 
     def refused(self) -> list[str]:
         """Responses that the previous step offered as admissible, and that were not valid."""
@@ -155,13 +148,6 @@ def answered(
     call: str, function: Callable[..., Any], arguments: tuple[Any, ...], runner: asyncio.Runner, on_call: OnCall
 ) -> Step:
     """Return a step of the environment; see `guarded`.
-
-    Args:
-        call: Name of the call in problems.
-        function: Method to call.
-        arguments: Its arguments.
-        runner: Awaits its answer.
-        on_call: Called with the name of the call, and None after it.
 
     Raises:
         Broken: It raised, or did not answer with a `Step`.

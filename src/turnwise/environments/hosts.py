@@ -82,11 +82,7 @@ def agents_of(environments: Environments) -> Any:
 
 
 class InProcessEnvironments:
-    """Play environments in this process. Environments whose methods are coroutines run concurrently.
-
-    Args:
-        make_environment: Builds a fresh environment for a task.
-    """
+    """Play environments in this process. Environments whose methods are coroutines run concurrently."""
 
     def __init__(self, make_environment: Callable[[Task], Environment]):
         self.make_environment = make_environment

@@ -23,9 +23,6 @@ Process = subprocess.Popen[bytes]
 class Launcher:
     """Launch a separate process without further isolation: level "worker".
 
-    Args:
-        variables: Environment variables of the process.
-
     Raises:
         ConfigError: The level is not available on this machine.
     """

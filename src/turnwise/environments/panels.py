@@ -7,26 +7,15 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """Define which tasks are played, and how long.
+    """Define which tasks are played, and how long."""
 
-    Attributes:
-        environment: Name of the suite.
-        split: Split of the tasks.
-        episodes: Number of tasks, evenly spaced over the split; None: all, which depends on the user's files.
-        max_steps: Turns after which an episode is truncated.
-        options: Environment options that determine the tasks. All others have their defaults.
-        keeps: Options that keep the run's values, such as paths and observation formats.
-        seeds: Sampling seeds; the panel is played once per seed.
-        digest: `task_digest` of the tasks, if known.
-        needs: Required package, or variable with the path of the data.
-    """
-
-    environment: str
-    split: str
-    episodes: int | None
-    max_steps: int
+    environment: str  # name of the suite
+    split: str  # split of the tasks
+    episodes: int | None  # number of tasks, evenly spaced over the split; None: all, which depends on the user's files
+    max_steps: int  # turns after which an episode is truncated
+    # Environment options that determine the tasks. All others have their defaults.
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    keeps: Sequence[str] = ()
-    seeds: Sequence[int] = (0,)
-    digest: str | None = None
-    needs: str = ""
+    keeps: Sequence[str] = ()  # options that keep the run's values, such as paths and observation formats
+    seeds: Sequence[int] = (0,)  # sampling seeds; the panel is played once per seed
+    digest: str | None = None  # `task_digest` of the tasks, if known
+    needs: str = ""  # required package, or variable with the path of the data

@@ -169,11 +169,7 @@ def descendants(root: int, *, without: Collection[int] = ()) -> list[int]:
 
 
 class ControlGroup:
-    """A control group (version 2) below this process's own.
-
-    Args:
-        own: Folder of this process's own group.
-    """
+    """A control group (version 2) below this process's own."""
 
     def __init__(self, own: str):
         self._own, self._folder = own, f"{own}/turnwise-{os.getpid()}"

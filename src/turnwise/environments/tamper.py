@@ -38,17 +38,11 @@ SHARED = "state shared between trajectories"
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """Report an attack.
+    """Report an attack."""
 
-    Attributes:
-        family: What it tries to misuse.
-        name: What it does.
-        succeeded: How it succeeded; None if the environment withstood it.
-    """
-
-    family: str
-    name: str
-    succeeded: str | None
+    family: str  # what it tries to misuse
+    name: str  # what it does
+    succeeded: str | None  # how it succeeded; None if the environment withstood it
 
 
 class Tamper:

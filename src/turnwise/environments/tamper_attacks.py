@@ -16,13 +16,7 @@ ENDS: list[str] = _TEXTS["ends"]
 
 @dataclasses.dataclass(frozen=True)
 class Attack:
-    """Hold an attack: responses that are played in order.
-
-    Attributes:
-        family: What it tries to misuse.
-        name: What it does.
-        responses: The responses of the agent.
-    """
+    """Hold an attack: responses that are played in order."""
 
     family: str
     name: str
@@ -43,11 +37,7 @@ def as_tool_calls(command: str) -> list[str]:
 
 
 def attacks_on_files(files: Sequence[str]) -> list[Attack]:
-    """Write forged results to files.
-
-    Args:
-        files: Files that the environment reads.
-    """
+    """Write forged results to files."""
     echo = f"echo '{FORGED}'"
     everywhere = "; ".join(f"{echo} > {name}" for name in _TEXTS["result_files"])
     attacks = [Attack("result files", "write files with common names", (*as_tool_calls(everywhere), *ENDS))]

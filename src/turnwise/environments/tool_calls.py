@@ -19,34 +19,21 @@ _MAX_DEPTH = 100
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ParsedCall:
-    """One tool call.
+    """One tool call."""
 
-    Attributes:
-        name: Name of the tool; empty if the call is malformed.
-        arguments: Arguments as JSON; for a malformed call, its raw text, for error messages.
-        malformed: Whether the call lacks a name or an object of arguments.
-    """
-
-    name: str
-    arguments: str
-    malformed: bool = False
+    name: str  # name of the tool; empty if the call is malformed
+    arguments: str  # arguments as JSON; for a malformed call, its raw text, for error messages
+    malformed: bool = False  # whether the call lacks a name or an object of arguments
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ParsedResponse:
-    """The parts of a response.
+    """The parts of a response."""
 
-    Attributes:
-        reasoning: What it thinks, between its tags. Nothing in it is a call or an action.
-        text: What it says, with its tool calls.
-        content: What it says without them.
-        calls: Its tool calls.
-    """
-
-    reasoning: str
-    text: str
-    content: str
-    calls: list[ParsedCall]
+    reasoning: str  # what it thinks, between its tags. Nothing in it is a call or an action.
+    text: str  # what it says, with its tool calls
+    content: str  # what it says without them
+    calls: list[ParsedCall]  # its tool calls
 
 
 def read_response(response: str, *, opened: bool = False) -> ParsedResponse:

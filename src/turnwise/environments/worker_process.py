@@ -88,28 +88,18 @@ class WorkerRequest(NamedTuple):
 
 
 class Ready(Message):
-    """The first message of a worker.
+    """The first message of a worker."""
 
-    Attributes:
-        pid: Its process, only for messages: nothing in the trainer depends on it.
-        error: Why it cannot load the environments.
-    """
-
-    pid: int
-    error: Text | None
+    pid: int  # its process, only for messages: nothing in the trainer depends on it
+    error: Text | None  # why it cannot load the environments
 
 
 class WorkerAnswer(Message):
-    """The answer to one request: a step, whether it was copied, or the cause of a fault.
+    """The answer to one request: a step, whether it was copied, or the cause of a fault."""
 
-    Attributes:
-        number: Number of the request.
-        seconds: Time that the environment took.
-        computed: Processor time of the worker and of what it has started and ended since the answer before (seconds).
-    """
-
-    number: int
-    seconds: Seconds
+    number: int  # number of the request
+    seconds: Seconds  # time that the environment took
+    # Processor time of the worker and of what it has started and ended since the answer before (seconds)
     computed: Seconds = 0.0
     step: PlainStep | None = None
     copied: bool | None = None

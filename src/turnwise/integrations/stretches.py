@@ -152,22 +152,14 @@ RELATIVE, ABSOLUTE = 1e-2, 1e-3
 
 
 class PaddedRows:
-    """Hold the rows that are not padding, and find copies among them.
-
-    Attributes:
-        real: Row numbers in the table.
-        first_R: First response of each row.
-        counts: Number of responses of each row.
-        row_R: Row of each response in the table.
-        place_R: Row of each response as an index into `real`.
-    """
+    """Hold the rows that are not padding, and find copies among them."""
 
     def __init__(self, responses: Spans):
-        self.row_R = responses.row_R
-        self.first_R = np.flatnonzero(np.diff(self.row_R, prepend=-1))
-        self.real = self.row_R[self.first_R]
-        self.counts = np.diff(self.first_R, append=len(self.row_R))
-        self.place_R = np.repeat(np.arange(len(self.real)), self.counts)
+        self.row_R = responses.row_R  # row of each response in the table
+        self.first_R = np.flatnonzero(np.diff(self.row_R, prepend=-1))  # first response of each row
+        self.real = self.row_R[self.first_R]  # row numbers in the table
+        self.counts = np.diff(self.first_R, append=len(self.row_R))  # number of responses of each row
+        self.place_R = np.repeat(np.arange(len(self.real)), self.counts)  # row of each response as an index into `real`
 
     def originals(self, unit: np.ndarray, tables: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return the first row of each row's unit, as indices into `real`. Copies must agree in the tables."""

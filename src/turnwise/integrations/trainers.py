@@ -43,17 +43,11 @@ FREE = ("turn", "length")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Trainer:
-    """Describe what a trainer's batch has.
+    """Describe what a trainer's batch has."""
 
-    Attributes:
-        name: Name of the trainer.
-        read: Version or commit that was read or run.
-        how: Column to what it takes to have it; an empty text if every batch has it.
-    """
-
-    name: str
-    read: str
-    how: Mapping[str, str]
+    name: str  # name of the trainer
+    read: str  # version or commit that was read or run
+    how: Mapping[str, str]  # column to what it takes to have it; an empty text if every batch has it
 
     def runs(self, method: Transform) -> str:
         """Return what it takes to run a method: "yes", conditions, or "no" with the reason."""

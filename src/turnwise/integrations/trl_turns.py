@@ -16,16 +16,11 @@ from turnwise.integrations.padded import padded_batch
 
 
 class Credited(NamedTuple):
-    """Hold the credit of a batch.
+    """Hold the credit of a batch."""
 
-    Attributes:
-        advantage: `[rows, length]` advantage of each generated token's response; 0 elsewhere.
-        metrics: Values for the log, by name.
-        turns: One list of values per response for each row, by name, for the table of completions.
-    """
-
-    advantage: np.ndarray
-    metrics: dict[str, float]
+    advantage: np.ndarray  # `[rows, length]` advantage of each generated token's response; 0 elsewhere
+    metrics: dict[str, float]  # values for the log, by name
+    # One list of values per response for each row, by name, for the table of completions
     turns: dict[str, list[list[float]]]
 
 

@@ -25,16 +25,11 @@ ALIGNED = 16
 
 @dataclasses.dataclass(frozen=True)
 class Path:
-    """What some tokens of a packed row attend to.
+    """What some tokens of a packed row attend to."""
 
-    Attributes:
-        added: The tokens, a slice of the row.
-        places: Where the whole sequence lies in the row; None: it is the slice.
-        mask: `[added, sequence]` bool, true where a token attends; None: all earlier tokens of the slice.
-    """
-
-    added: slice
-    places: torch.Tensor | None
+    added: slice  # the tokens, a slice of the row
+    places: torch.Tensor | None  # where the whole sequence lies in the row; None: it is the slice
+    # `[added, sequence]` bool, true where a token attends; None: all earlier tokens of the slice
     mask: torch.Tensor | None
 
 

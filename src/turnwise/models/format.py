@@ -27,26 +27,16 @@ class Format:
     """Hold the templates around observations. A response follows each and ends with the stop token.
 
     Each text is encoded once, when it is appended. Generated ids are kept as sampled.
-
-    Attributes:
-        tokenizer: The policy's tokenizer.
-        first: Template of the first observation, with "{observation}".
-        following: Template of later observations. It follows a response with its stop token.
-        stop: Token that ends a response.
-        close: Whether a truncated response gets its stop token before the next observation.
-        admissible: Whether a prompt lists the admissible actions.
-        think: Whether a response reasons before it acts: `<think>...</think><action>...</action>`.
-        plan: Whether a response states a subgoal before it acts; see `turnwise.models.subgoals`.
     """
 
-    tokenizer: "PreTrainedTokenizerBase"
-    first: str
-    following: str
-    stop: str
-    close: bool = False
-    admissible: bool = False
-    think: bool = False
-    plan: bool = False
+    tokenizer: "PreTrainedTokenizerBase"  # the policy's tokenizer
+    first: str  # template of the first observation, with "{observation}"
+    following: str  # template of later observations. It follows a response with its stop token.
+    stop: str  # token that ends a response
+    close: bool = False  # whether a truncated response gets its stop token before the next observation
+    admissible: bool = False  # whether a prompt lists the admissible actions
+    think: bool = False  # whether a response reasons before it acts: `<think>...</think><action>...</action>`
+    plan: bool = False  # whether a response states a subgoal before it acts; see `turnwise.models.subgoals`
 
     @functools.cached_property
     def stop_id(self) -> int:

@@ -18,13 +18,9 @@ FILE = "remote.json"
 
 
 class RemoteModel(torch.nn.Module):
-    """Represent a model whose weights are on a server; it has no weights.
+    """Represent a model whose weights are on a server; it has no weights."""
 
-    Attributes:
-        kind: Name of the engine that reaches the server.
-    """
-
-    kind: ClassVar[str]
+    kind: ClassVar[str]  # name of the engine that reaches the server
     device = torch.device("cpu")
     dtype = torch.float32
 

@@ -15,12 +15,7 @@ _SPACE = "\u2581"
 
 
 def spell(tokenizer: PreTrainedTokenizerBase, token: int) -> tuple[str, bytes]:
-    """Return the text of a token, and its own bytes: a part of a character has no text, but it has bytes.
-
-    Args:
-        tokenizer: Tokenizer of the token.
-        token: Its id.
-    """
+    """Return the text of a token, and its own bytes: a part of a character has no text, but it has bytes."""
     text = str(tokenizer.decode([token]))
     written = tokenizer.convert_ids_to_tokens(token)
     if not isinstance(written, str) or token in tokenizer.added_tokens_decoder:

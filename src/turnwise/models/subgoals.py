@@ -28,20 +28,14 @@ _SWITCH, _SUBGOAL, _ACTION = (
 
 @dataclasses.dataclass(frozen=True)
 class Planned:
-    """Parts of a plan-and-act response.
+    """Parts of a plan-and-act response."""
 
-    Attributes:
-        switch: Whether it decides for anything but KEEP; without a decision it keeps the subgoal.
-        subgoal: Subgoal that it states; None without one.
-        cuts: Tokens before the end of the decision, and before the end of the subgoal. What follows, with whatever
-            stands between the parts, belongs to the action, which has the last token at least.
-        acts: Whether it has an action between tags; without, all of its tokens are action as well.
-    """
-
-    switch: bool
-    subgoal: str | None
+    switch: bool  # whether it decides for anything but KEEP; without a decision it keeps the subgoal
+    subgoal: str | None  # subgoal that it states; None without one
+    # Tokens before the end of the decision, and before the end of the subgoal. What follows, with whatever stands
+    # between the parts, belongs to the action, which has the last token at least.
     cuts: tuple[int, int]
-    acts: bool = True
+    acts: bool = True  # whether it has an action between tags; without, all of its tokens are action as well
 
 
 def write(action: str, subgoal: str, *, switch: bool) -> str:

@@ -54,14 +54,7 @@ def tiny_policy(
 def tiny_model(
     tokenizer: PreTrainedTokenizerBase, config: ModelConfig, *, seed: int, spread: float = 0.02
 ) -> LlamaForCausalLM:
-    """Create a small, untrained Llama over the words of a tokenizer.
-
-    Args:
-        tokenizer: The tokenizer.
-        config: Sizes.
-        seed: Seed of the weights.
-        spread: Their standard deviation.
-    """
+    """Create a small, untrained Llama over the words of a tokenizer."""
     llama = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=config.hidden_size,

@@ -18,16 +18,11 @@ MOST_BYTES = 2**31
 
 @dataclasses.dataclass(frozen=True)
 class Computed:
-    """What a pass computed for some sequences, padded on the right.
+    """What a pass computed for some sequences, padded on the right."""
 
-    Attributes:
-        sequences: `[rows]` index of the sequence in each row.
-        hidden: `[rows, length, width]` states after the last layer.
-        layers: Keys and values of each layer, `[rows, heads, length, size]` each.
-    """
-
-    sequences: np.ndarray
-    hidden: torch.Tensor
+    sequences: np.ndarray  # `[rows]` index of the sequence in each row
+    hidden: torch.Tensor  # `[rows, length, width]` states after the last layer
+    # Keys and values of each layer, `[rows, heads, length, size]` each
     layers: Sequence[tuple[torch.Tensor, torch.Tensor]]
 
     @classmethod

@@ -17,15 +17,10 @@ SUITED = (4096, 16384)
 
 @dataclasses.dataclass
 class Budget:
-    """Limit the padded tokens of a micro-batch; halve the limit for the rest of the run when memory runs out.
+    """Limit the padded tokens of a micro-batch; halve the limit for the rest of the run when memory runs out."""
 
-    Attributes:
-        tokens: Padded tokens per micro-batch.
-        halvings: How often memory ran out.
-    """
-
-    tokens: int
-    halvings: int = 0
+    tokens: int  # padded tokens per micro-batch
+    halvings: int = 0  # how often memory ran out
 
     @classmethod
     def on(cls, device: torch.device, tokens: int | None = None) -> "Budget":
@@ -65,16 +60,11 @@ class Budget:
 
 
 class Diverged(RunError):
-    """The loss or its gradient is not finite. The weights are those before the failed optimiser step.
-
-    Attributes:
-        trajectories: Indices of the trajectories that cause it, among those of the step.
-        finite: Whether the loss is finite, so that only the gradient is not.
-    """
+    """The loss or its gradient is not finite. The weights are those before the failed optimiser step."""
 
     def __init__(self, trajectories: Sequence[int], finite: bool):
-        self.trajectories = list(trajectories)
-        self.finite = finite
+        self.trajectories = list(trajectories)  # indices of the trajectories that cause it, among those of the step
+        self.finite = finite  # whether the loss is finite, so that only the gradient is not
         what = "the gradient" if finite else "the loss"
         super().__init__(
             f"{what} is not finite for {len(self.trajectories)} trajectories: {abbreviate(self.trajectories)}"

@@ -15,18 +15,12 @@ from turnwise.objective.token_rules.base import Mismatch, Spread
 
 @dataclasses.dataclass(frozen=True)
 class Correction:
-    """Correction of tokens for the engine's probabilities.
+    """Correction of tokens for the engine's probabilities."""
 
-    Attributes:
-        factor_T: `[tokens]` weight in the loss.
-        above_T: `[tokens]` whether the ratio is above the upper bound.
-        below_T: `[tokens]` whether the ratio is below the lower bound.
-        kept_T: `[tokens]` whether the loss and its denominators have the token; None: all.
-    """
-
-    factor_T: Float[np.ndarray, " T"]
-    above_T: Bool[np.ndarray, " T"]
-    below_T: Bool[np.ndarray, " T"]
+    factor_T: Float[np.ndarray, " T"]  # `[tokens]` weight in the loss
+    above_T: Bool[np.ndarray, " T"]  # `[tokens]` whether the ratio is above the upper bound
+    below_T: Bool[np.ndarray, " T"]  # `[tokens]` whether the ratio is below the lower bound
+    # `[tokens]` whether the loss and its denominators have the token; None: all
     kept_T: Bool[np.ndarray, " T"] | None = None
 
     def part(self, chosen_T: Bool[np.ndarray, " T"] | None) -> "Correction":

@@ -15,19 +15,13 @@ from turnwise.objective.terms import UNITS, Loss, Pass, StepView, Term, TermLoss
 
 @dataclasses.dataclass(frozen=True)
 class StepLoss:
-    """Sum of loss terms, prepared for a step.
+    """Sum of loss terms, prepared for a step."""
 
-    Attributes:
-        parts: Prepared terms by name, in order.
-        unit_N: `[trajectories]` unit number; a micro-batch must not split a unit. None: each sequence is a unit.
-        matters_N: `[trajectories]` whether the loss depends on the trajectory.
-        metrics: Metrics of the step that are computed once.
-    """
-
-    parts: Mapping[str, TermLoss]
+    parts: Mapping[str, TermLoss]  # prepared terms by name, in order
+    # `[trajectories]` unit number; a micro-batch must not split a unit. None: each sequence is a unit.
     unit_N: np.ndarray | None
-    matters_N: Bool[np.ndarray, " N"]
-    metrics: Mapping[str, float]
+    matters_N: Bool[np.ndarray, " N"]  # `[trajectories]` whether the loss depends on the trajectory
+    metrics: Mapping[str, float]  # metrics of the step that are computed once
 
     @property
     def missing(self) -> Loss | None:

@@ -17,19 +17,12 @@ from turnwise.models.attention import Path
 
 @dataclasses.dataclass(frozen=True)
 class Packed:
-    """Sequences in one row. Each sequence adds the tokens that no earlier sequence of its tree begins with.
+    """Sequences in one row. Each sequence adds the tokens that no earlier sequence of its tree begins with."""
 
-    Attributes:
-        token_ids: `[tokens]` int64.
-        positions: `[tokens]` position of each token in its sequence.
-        places: One array per sequence: where its tokens lie in the row.
-        num_shared: `[sequences]` first tokens of each sequence that an earlier sequence added.
-    """
-
-    token_ids: np.ndarray
-    positions: np.ndarray
-    places: list[np.ndarray]
-    num_shared: np.ndarray
+    token_ids: np.ndarray  # `[tokens]` int64
+    positions: np.ndarray  # `[tokens]` position of each token in its sequence
+    places: list[np.ndarray]  # one array per sequence: where its tokens lie in the row
+    num_shared: np.ndarray  # `[sequences]` first tokens of each sequence that an earlier sequence added
 
     @property
     def num_added(self) -> np.ndarray:

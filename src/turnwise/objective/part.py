@@ -19,19 +19,12 @@ Rows = Int[np.ndarray, " rows"]
 
 @dataclasses.dataclass(frozen=True)
 class PartView(StepView):
-    """Inputs of loss terms for a part of a step.
+    """Inputs of loss terms for a part of a step."""
 
-    Attributes:
-        present: Trajectories that `aggregate = "constant"` counts; None: those of the part.
-        reached: Trajectories that the other means over trajectories count, likewise.
-        whole: View of the whole step, which rules for tokens look at; None: they look at the part.
-        chosen_T: `[tokens of the whole step]` bool, those that this part has.
-    """
-
-    present: int | None = None
-    reached: int | None = None
-    whole: StepView | None = None
-    chosen_T: Bool[np.ndarray, " W"] | None = None
+    present: int | None = None  # trajectories that `aggregate = "constant"` counts; None: those of the part
+    reached: int | None = None  # trajectories that the other means over trajectories count, likewise
+    whole: StepView | None = None  # view of the whole step, which rules for tokens look at; None: they look at the part
+    chosen_T: Bool[np.ndarray, " W"] | None = None  # `[tokens of the whole step]` bool, those that this part has
 
     def weights(self, aggregate: Aggregate, kept_T: Bool[np.ndarray, " T"] | None = None) -> Float[np.ndarray, " T"]:
         """Compute each token's weight; a trajectory that is counted and not in the part has a loss of 0."""
@@ -46,13 +39,7 @@ def whole_of(step: StepView) -> tuple[StepView, np.ndarray | None]:
 
 
 def part_of(step: StepView, rows: Rows, **columns: np.ndarray) -> StepView:
-    """Return the view of some responses of a step; trajectories and groups without any are not in it.
-
-    Args:
-        step: View of the step.
-        rows: The responses, in order.
-        columns: Columns of the part that replace those of the step.
-    """
+    """Return the view of some responses of a step; trajectories and groups without any are not in it."""
     batch, credit = step.batch, step.credit
     assert batch.tokens is not None
     chosen_T = np.isin(batch.tokens.ids, rows)

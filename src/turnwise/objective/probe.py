@@ -10,23 +10,14 @@ from turnwise.credit.segments import Segments
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Probe:
-    """Text to score in a context.
+    """Text to score in a context."""
 
-    Attributes:
-        sequence: Index of the sequence that the context begins.
-        cut: Number of tokens of the context, at least 1.
-        ids: Tokens that follow the context.
-        first: Index of the first token of `ids` to score.
-        stop: Index after the last token to score; None: all.
-        targets: Tokens to score at these places instead of those of `ids`.
-    """
-
-    sequence: int
-    cut: int
-    ids: Sequence[int]
-    first: int = 0
-    stop: int | None = None
-    targets: Sequence[int] | None = None
+    sequence: int  # index of the sequence that the context begins
+    cut: int  # number of tokens of the context, at least 1
+    ids: Sequence[int]  # tokens that follow the context
+    first: int = 0  # index of the first token of `ids` to score
+    stop: int | None = None  # index after the last token to score; None: all
+    targets: Sequence[int] | None = None  # tokens to score at these places instead of those of `ids`
 
     @property
     def places(self) -> range:
@@ -36,14 +27,8 @@ class Probe:
 
 @dataclasses.dataclass(frozen=True)
 class Scores:
-    """Scores of some probes.
+    """Scores of some probes."""
 
-    Attributes:
-        logprob: `[scored tokens]` log-probabilities of the scored tokens (nats).
-        entropy: `[scored tokens]` entropies of the distributions at their places (nats, full vocabulary).
-        tokens: Segments of scored tokens, one per probe.
-    """
-
-    logprob: np.ndarray
-    entropy: np.ndarray
-    tokens: Segments
+    logprob: np.ndarray  # `[scored tokens]` log-probabilities of the scored tokens (nats)
+    entropy: np.ndarray  # `[scored tokens]` entropies of the distributions at their places (nats, full vocabulary)
+    tokens: Segments  # segments of scored tokens, one per probe

@@ -15,23 +15,15 @@ from turnwise.objective.values import Values
 
 @dataclasses.dataclass(frozen=True)
 class Scorer:
-    """Score the generated tokens of some sequences.
+    """Score the generated tokens of some sequences."""
 
-    Attributes:
-        sequences: Sequences to score.
-        settings: `[model]` section of a recipe, for its precision.
-        temperature: Divisor of the logits.
-        budget: Padded tokens per micro-batch.
-        values: A critic's values of the step, read along the pass of the model that the critic reads.
-        contexts: Keeps what the pass of its model computes, for probes.
-    """
-
-    sequences: Sequences
-    settings: ModelConfig
-    temperature: float
-    budget: Budget
+    sequences: Sequences  # sequences to score
+    settings: ModelConfig  # `[model]` section of a recipe, for its precision
+    temperature: float  # divisor of the logits
+    budget: Budget  # padded tokens per micro-batch
+    # A critic's values of the step, read along the pass of the model that the critic reads
     values: Values | None = None
-    contexts: Contexts | None = None
+    contexts: Contexts | None = None  # keeps what the pass of its model computes, for probes
 
     def __call__(self, model: Any) -> tuple[np.ndarray, np.ndarray]:
         """Return `[tokens]` log-probabilities and entropies under a model (nats), float64."""

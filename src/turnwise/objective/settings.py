@@ -198,8 +198,9 @@ class UpdateConfig(Section):
                 f"update.{given} shapes the policy term, which update.policy=false leaves out; remove one of them"
             )
         needed = {"kl": ("kl_estimator", "kl_in"), "mismatch_cap": MISMATCH}
+        fields = type(self).model_fields
         for name, depending in needed.items():
-            idle = next((each for each in depending if getattr(self, each) != _default(each)), None)
+            idle = next((each for each in depending if getattr(self, each) != fields[each].default), None)
             if not getattr(self, name) and idle:
                 raise ValueError(
                     f"update.{idle}={getattr(self, idle)!r} has no effect without update.{name}; set update.{name}"
@@ -233,10 +234,6 @@ class UpdateConfig(Section):
         if self.entropy:
             build_entropy_rule(self.entropy.name, self.entropy.model_extra or {})
         return self
-
-
-def _default(name: str) -> object:
-    return UpdateConfig.model_fields[name].default
 
 
 def behavior_parts(update: UpdateConfig) -> Iterator[Part]:

@@ -15,19 +15,12 @@ from turnwise.objective.tokens import Sequences, ranges
 
 @dataclasses.dataclass(frozen=True)
 class Turns:
-    """Hold the turns of some trajectories as a critic reads them.
+    """Hold the turns of some trajectories as a critic reads them."""
 
-    Attributes:
-        sequences: Their tokens.
-        trajectories: Segments of responses, one per trajectory.
-        tokens: Segments of generated tokens, one per response.
-        reward_R: `[responses]` rewards.
-    """
-
-    sequences: Sequences
-    trajectories: Segments
-    tokens: Segments
-    reward_R: Float[np.ndarray, " R"]
+    sequences: Sequences  # their tokens
+    trajectories: Segments  # segments of responses, one per trajectory
+    tokens: Segments  # segments of generated tokens, one per response
+    reward_R: Float[np.ndarray, " R"]  # `[responses]` rewards
 
     @classmethod
     def of_step(cls, sequences: Sequences, batch: Batch) -> "Turns":

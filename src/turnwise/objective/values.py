@@ -27,16 +27,11 @@ OF_SUBGOALS = ("value_low", "value_high", "value_switch")
 
 @dataclasses.dataclass(frozen=True)
 class Places:
-    """Places at which a critic reads a column.
+    """Places at which a critic reads a column."""
 
-    Attributes:
-        tokens: `[reads]` generated token at which each value is read.
-        after: Whether the state after the token is read, or the one before it.
-        beside: What the critic sees in addition to the state, see `beside_states`; None: nothing.
-    """
-
-    tokens: Int[np.ndarray, " reads"]
-    after: bool
+    tokens: Int[np.ndarray, " reads"]  # `[reads]` generated token at which each value is read
+    after: bool  # whether the state after the token is read, or the one before it
+    # What the critic sees in addition to the state, see `beside_states`; None: nothing
     beside: Float[np.ndarray, "reads extra"] | None = None
 
     def among(self, where: np.ndarray) -> tuple[np.ndarray, torch.Tensor]:

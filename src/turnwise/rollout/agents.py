@@ -13,29 +13,17 @@ from turnwise.rollout.trajectory import Trajectory
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Request:
-    """How trajectories are played.
+    """How trajectories are played."""
 
-    Attributes:
-        engine: Generates the responses; all its conversations are closed at the end.
-        environments: Where they are played; the key is the number of the conversation.
-        fmt: Turns observations into tokens.
-        sampling: Sampling settings of all responses.
-        max_context: Tokens; a trajectory ends ("context") when its conversation could exceed them.
-        window: Observations and responses that a prompt repeats; None: the whole conversation.
-        on_turn: Progress callback, also called at the start and at every end of a trajectory.
-        stride: A number above those of all conversations; default: the number of starts.
-        close: Whether this is the engine's last use in this event loop. Otherwise it keeps its prefixes.
-    """
-
-    engine: Engine
-    environments: Environments
-    fmt: Format
-    sampling: Sampling
-    max_context: int
-    window: int | None = None
-    on_turn: OnTurn = None
-    stride: int | None = None
-    close: bool = True
+    engine: Engine  # generates the responses; all its conversations are closed at the end
+    environments: Environments  # where they are played; the key is the number of the conversation
+    fmt: Format  # turns observations into tokens
+    sampling: Sampling  # sampling settings of all responses
+    max_context: int  # tokens; a trajectory ends ("context") when its conversation could exceed them
+    window: int | None = None  # observations and responses that a prompt repeats; None: the whole conversation
+    on_turn: OnTurn = None  # progress callback, also called at the start and at every end of a trajectory
+    stride: int | None = None  # A number above those of all conversations; default: the number of starts
+    close: bool = True  # whether this is the engine's last use in this event loop. Otherwise it keeps its prefixes.
 
 
 class Agents(Protocol):

@@ -10,11 +10,7 @@ from turnwise.rollout.trajectory import Trajectory
 
 
 class Around:
-    """A collector that changes how another one plays; this one changes nothing.
-
-    Args:
-        collector: Plays.
-    """
+    """A collector that changes how another one plays; this one changes nothing."""
 
     def __init__(self, collector: Collector):
         self.collector = collector

@@ -9,17 +9,11 @@ from turnwise.models.format import Format
 
 
 class PromptContext(Protocol):
-    """The prompts of one trajectory.
+    """The prompts of one trajectory."""
 
-    Attributes:
-        conversation: The engine's number of this conversation; it stays the same while ids are only appended.
-        ids: Token ids that the next response continues.
-        fresh: Whether `ids` start over, instead of continuing those of the previous response.
-    """
-
-    conversation: int
-    ids: list[int]
-    fresh: bool
+    conversation: int  # the engine's number of this conversation; it stays the same while ids are only appended
+    ids: list[int]  # token ids that the next response continues
+    fresh: bool  # whether `ids` start over, instead of continuing those of the previous response
 
     def observe(self, step: Step) -> list[int]:
         """Add an observation; returns the ids that it appends after the previous response, or all ids if `fresh`."""

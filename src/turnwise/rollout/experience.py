@@ -17,24 +17,16 @@ from turnwise.rollout.trajectory import Trajectory
 
 @dataclasses.dataclass(frozen=True)
 class Experience:
-    """Trajectories that a step has played.
+    """Trajectories that a step has played."""
 
-    Attributes:
-        trajectories: All trajectories, those of a group adjacent, groups numbered from 0.
-        used_N: `[trajectories]` bool, those that the step learns from: usable ones of groups that pass the filter.
-        metrics: Rollout metrics over all trajectories.
-        tasks: Tasks, one per group.
-        numbers: Number of each group's task, among the tasks of the source.
-        whole: Trajectories that have ended in the step, with the numbers of their tasks; default: all.
-        further: How many of the groups, the last ones, were played in addition to those that the pool chose.
-    """
-
-    trajectories: list[Trajectory]
+    trajectories: list[Trajectory]  # all trajectories, those of a group adjacent, groups numbered from 0
+    # `[trajectories]` bool, those that the step learns from: usable ones of groups that pass the filter
     used_N: np.ndarray
-    metrics: dict[str, float]
-    tasks: Sequence[Task] = ()
-    numbers: Sequence[int] = ()
-    further: int = 0
+    metrics: dict[str, float]  # rollout metrics over all trajectories
+    tasks: Sequence[Task] = ()  # tasks, one per group
+    numbers: Sequence[int] = ()  # number of each group's task, among the tasks of the source
+    further: int = 0  # how many of the groups, the last ones, were played in addition to those that the pool chose
+    # Trajectories that have ended in the step, with the numbers of their tasks; default: all
     whole: Sequence[tuple[int, Trajectory]] | None = None
 
     @property

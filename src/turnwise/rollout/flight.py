@@ -10,27 +10,17 @@ from turnwise.rollout.trajectory import Trajectory
 
 @dataclasses.dataclass(eq=False)
 class Flight:
-    """A group in flight.
+    """A group in flight."""
 
-    Attributes:
-        step: The step for which it was started.
-        number: Number of its task among the tasks.
-        batch: Batch with which it was started.
-        group: What is played.
-        playing: Plays it.
-        metered: Its share of a budget, if there is one.
-        learned: What steps have learned from its trajectories, by their numbers, if they learn from half-played ones.
-        live: Trajectories that have not ended, and all.
-    """
-
-    step: int
-    number: int
-    batch: "Started"
-    group: Group
-    playing: asyncio.Task[list[Trajectory]]
-    metered: Any = None
+    step: int  # the step for which it was started
+    number: int  # number of its task among the tasks
+    batch: "Started"  # batch with which it was started
+    group: Group  # what is played
+    playing: asyncio.Task[list[Trajectory]]  # plays it
+    metered: Any = None  # its share of a budget, if there is one
+    # What steps have learned from its trajectories, by their numbers, if they learn from half-played ones
     learned: dict[int, "Learned"] = dataclasses.field(default_factory=dict)
-    live: tuple[int, int] = (0, 0)
+    live: tuple[int, int] = (0, 0)  # trajectories that have not ended, and all
 
     @property
     def watched(self) -> dict[int, Trajectory]:
@@ -60,33 +50,19 @@ class Flight:
 
 @dataclasses.dataclass(eq=False)
 class Started:
-    """Groups that were started together.
+    """Groups that were started together."""
 
-    Attributes:
-        step: The step for which they were started.
-        seed: Seed of their draws.
-        numbers: Numbers of their tasks.
-        places: Their numbers among the groups that are numbered together.
-        version: Version of the weights then; None: the current one.
-        collector: State of the collector after planning them, so that a resumed run plans them the same way.
-    """
-
-    step: int
-    seed: int
-    numbers: list[int]
-    places: list[int]
-    version: int | None = None
-    collector: Any = None
+    step: int  # the step for which they were started
+    seed: int  # seed of their draws
+    numbers: list[int]  # numbers of their tasks
+    places: list[int]  # their numbers among the groups that are numbered together
+    version: int | None = None  # version of the weights then; None: the current one
+    collector: Any = None  # state of the collector after planning them, so that a resumed run plans them the same way
 
 
 @dataclasses.dataclass
 class Learned:
-    """What steps have learned from a half-played trajectory.
+    """What steps have learned from a half-played trajectory."""
 
-    Attributes:
-        ends: Its generated tokens at the ends of the steps so far.
-        finished: Whether a step had it after its end.
-    """
-
-    ends: list[int] = dataclasses.field(default_factory=list)
-    finished: bool = False
+    ends: list[int] = dataclasses.field(default_factory=list)  # its generated tokens at the ends of the steps so far
+    finished: bool = False  # whether a step had it after its end

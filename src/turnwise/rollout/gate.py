@@ -22,9 +22,6 @@ class Gate:
 
     Args:
         engine: Generates. It must not sample from weights that the trainer is changing.
-
-    Attributes:
-        engine: The engine.
     """
 
     def __init__(self, engine: Engine):
@@ -88,9 +85,6 @@ class OwnConversations:
 
     Draws depend only on these numbers. Closing the engine forgets only this user's conversations.
 
-    Args:
-        engine: Shared with others.
-
     Attributes:
         engine: The engine.
     """
@@ -119,11 +113,7 @@ class OwnConversations:
 
 
 class OwnEnvironments:
-    """One user's view of environments, with its own keys; see `Environments` for the methods.
-
-    Args:
-        environments: Shared with others.
-    """
+    """One user's view of environments, with its own keys; see `Environments` for the methods."""
 
     def __init__(self, environments: Environments):
         self._environments, self._numbers = environments, OwnNumbers()
@@ -153,12 +143,7 @@ class OwnEnvironments:
 
 
 class VisitedEngine(OwnConversations):
-    """A gate for use outside the event loop of the rollouts; see `Engine` for the methods.
-
-    Args:
-        gate: The gate.
-        loop: Where it lives.
-    """
+    """A gate for use outside the event loop of the rollouts; see `Engine` for the methods."""
 
     def __init__(self, gate: Gate, loop: Loop):
         super().__init__(gate)
@@ -188,12 +173,7 @@ class VisitedEngine(OwnConversations):
 
 
 class VisitedEnvironments(OwnEnvironments):
-    """Environments for use outside the event loop of the rollouts; see `Environments` for the methods.
-
-    Args:
-        environments: Live in the loop.
-        loop: The loop.
-    """
+    """Environments for use outside the event loop of the rollouts; see `Environments` for the methods."""
 
     def __init__(self, environments: Environments, loop: Loop):
         super().__init__(environments)

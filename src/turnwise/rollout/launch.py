@@ -97,11 +97,6 @@ class Launch:
         begun = sum(self._seats[step, place] for place in range(groups))
         return [(begun + each) % groups for each in range(count)]
 
-    @property
-    def _together(self) -> int:
-        """Groups that are numbered together."""
-        return self.settings.in_progress if self.settings.step_budget else self.settings.groups
-
     async def _play(self, started: Started, chosen: Sequence[int], sampled: Mapping[int, Any] | None = None) -> None:
         """Start the chosen groups of a batch."""
         models, environments, engine = self._models, self._environments, self._models.policy.sampler
@@ -109,7 +104,7 @@ class Launch:
             models=models,
             tasks=[self.tasks[number] for number in started.numbers],
             places=started.places,
-            together=self._together,
+            together=self.settings.in_progress if self.settings.step_budget else self.settings.groups,
             seed=started.seed,
             engine=engine.engine if isinstance(engine, VisitedEngine) else engine,
             environments=environments,

@@ -63,11 +63,7 @@ async def all_of(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 class Progress:
-    """Add up the progress of groups.
-
-    Args:
-        on_turn: Called with the sums.
-    """
+    """Add up the progress of groups."""
 
     def __init__(self, on_turn: OnTurn):
         self._on_turn = on_turn

@@ -23,15 +23,10 @@ REPLAY = "the replay "
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Within:
-    """A task and the wrappers of its environment, also for forks and continuations of its trajectory.
+    """A task and the wrappers of its environment, also for forks and continuations of its trajectory."""
 
-    Attributes:
-        task: The task, which may be wrapped.
-        around: Returns environments in which it is played, given those below.
-    """
-
-    task: Task
-    around: Callable[[Environments], Environments]
+    task: Task  # the task, which may be wrapped
+    around: Callable[[Environments], Environments]  # returns environments in which it is played, given those below
 
 
 def ends_of(task: Task) -> Callable[[Sequence[Turn], Hashable], dict[str, Any] | None]:
@@ -179,7 +174,7 @@ async def begin(
 async def replay(
     start: Start, step: Step, context: PromptContext, fmt: Format, answer: Callable[[str], Awaitable[Step]]
 ) -> Step:
-    """Play the shared turns again.
+    """Play the shared turns again, and return the step that the new trajectory continues.
 
     Args:
         start: Where the trajectory begins.
@@ -187,9 +182,6 @@ async def replay(
         context: Context of the new trajectory; receives the shared turns.
         fmt: Turns observations into tokens.
         answer: Plays an action in the environment.
-
-    Returns:
-        The step that the new trajectory continues.
 
     Raises:
         EnvironmentFault: The environment answers differently; names the turn, and both answers.

@@ -26,25 +26,15 @@ Demonstration = tuple[np.ndarray, np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Teaching:
-    """Configure how demonstrations are made and imitated.
+    """Configure how demonstrations are made and imitated."""
 
-    Attributes:
-        settings: Section `[warmstart]` of the recipe.
-        model: Section `[model]` of the recipe.
-        seed: Seed of the run.
-        world: Section `[environment]` of the recipe.
-        rollout: Section `[rollout]`, for the form of prompts and the longest response.
-        max_tokens: Padded tokens per micro-batch; None: as many as suit the device.
-        engine: Section `[engine]`, for what the policy plays itself.
-    """
-
-    settings: WarmStartConfig
-    model: ModelConfig
-    seed: int
-    world: EnvironmentConfig
-    rollout: RolloutConfig
-    max_tokens: int | None
-    engine: EngineConfig
+    settings: WarmStartConfig  # section `[warmstart]` of the recipe
+    model: ModelConfig  # section `[model]` of the recipe
+    seed: int  # seed of the run
+    world: EnvironmentConfig  # section `[environment]` of the recipe
+    rollout: RolloutConfig  # section `[rollout]`, for the form of prompts and the longest response
+    max_tokens: int | None  # padded tokens per micro-batch; None: as many as suit the device
+    engine: EngineConfig  # section `[engine]`, for what the policy plays itself
 
     @classmethod
     def of(cls, config: Config) -> "Teaching":

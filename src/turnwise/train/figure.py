@@ -15,13 +15,7 @@ def plot_run(folder: RunFolder, label: str) -> None:
 
 
 def run_figure(records: Sequence[Mapping[str, Any]], label: str, theme: Theme = LIGHT) -> Figure:
-    """Plot held-out success with its interval, success in training, and entropy by step.
-
-    Args:
-        records: Records of metrics.jsonl.
-        label: Title, such as the method.
-        theme: Colours.
-    """
+    """Plot held-out success with its interval, success in training, and entropy by step."""
     evaluations = [record for record in records if "eval/success" in record]
     steps = [record for record in records if "rollout/success" in record]
     scored = [record for record in steps if "credit/entropy" in record]

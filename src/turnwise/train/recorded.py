@@ -48,17 +48,11 @@ TOKEN_ENTROPY = "behavior_entropies"
 
 @dataclasses.dataclass(frozen=True)
 class RecordedStep:
-    """Hold the rollouts of a step, one row per response.
+    """Hold the rollouts of a step, one row per response."""
 
-    Attributes:
-        number: Number of the step.
-        table: Recorded columns, without prompts.
-        trajectories: Segments of rows, one per trajectory.
-    """
-
-    number: int
-    table: pa.Table
-    trajectories: Segments
+    number: int  # number of the step
+    table: pa.Table  # recorded columns, without prompts
+    trajectories: Segments  # segments of rows, one per trajectory
 
     def values(self, name: str) -> np.ndarray:
         """Return a numeric column as float64, with nan for missing values."""
@@ -98,12 +92,7 @@ def step_number(path: Path) -> int:
 
 
 def recorded_batch(step: RecordedStep, *, invalid_penalty: float) -> Batch:
-    """Rebuild the batch of the responses that a step learned from.
-
-    Args:
-        step: Recorded rollouts of the step.
-        invalid_penalty: `environment.invalid_penalty` of the run.
-    """
+    """Rebuild the batch of the responses that a step learned from."""
     kept = step.learned_R
     table = step.table.filter(pa.array(kept))
     trajectories = Segments.from_sorted_ids(table["trajectory"].to_numpy())

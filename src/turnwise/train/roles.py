@@ -15,10 +15,6 @@ def by_role(experience: Experience, roles: Sequence[str]) -> tuple[Experience, n
     So each role is compared only with itself. A reward for another role's turn counts for the role's last turn before
     it, or for its first one: every role has the return of the whole trajectory.
 
-    Args:
-        experience: Experience of a step.
-        roles: The roles; none: nothing is divided.
-
     Returns:
         The divided experience, all of which is used, and the index of each response in it.
     """

@@ -78,15 +78,10 @@ def open_trackers(
 
 
 class Identity(NamedTuple):
-    """Identify a run for a tracker.
+    """Identify a run for a tracker."""
 
-    Attributes:
-        id: Random id, unique to the run.
-        name: Display name.
-    """
-
-    id: str
-    name: str
+    id: str  # random id, unique to the run
+    name: str  # display name
 
 
 def identity(folder: Path, name: str, seed: int) -> Identity:

@@ -48,13 +48,10 @@ def warm_policy(
     on_step: Progress | None = None,
     on_turn: Callable[[int, int], None] | None = None,
 ) -> tuple[Policy, bool]:
-    """Make the policy that reinforcement learning starts from.
+    """Make the policy that reinforcement learning starts from; also returns whether it came from the cache.
 
     `texts` are what prompts contain in addition to the environment's texts. `on_demonstration(done, total)`,
     `on_step(done, total, loss)` and `on_turn(live, total)` report progress.
-
-    Returns:
-        The policy, and whether it came from the cache.
 
     Raises:
         ConfigError: The environment has no words or no expert.

@@ -3,11 +3,11 @@
 import pickle
 
 import pytest
+from tests.environments.alfworld.written import save_game
 
 from turnwise.base.errors import ConfigError, EnvironmentFault
 from turnwise.environments.base import Environment
 from turnwise.worlds.alfworld.environment import AlfworldEnvironment
-from turnwise.worlds.alfworld.files import save_game
 from turnwise.worlds.alfworld.game import GameGoal
 
 MUG_ON_SHELF = GameGoal("pick_and_place_simple", "Mug", "Shelf")

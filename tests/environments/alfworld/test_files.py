@@ -7,9 +7,10 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.environments.alfworld.written import problem_to_pddl, save_game
 
 from turnwise.base.errors import DataError
-from turnwise.worlds.alfworld.files import find_games, load_game, parse_problem, problem_to_pddl, save_game
+from turnwise.worlds.alfworld.files import find_games, load_game, parse_problem
 from turnwise.worlds.alfworld.game import TASK_TYPES, GameData, GameGoal, Receptacle, Thing
 
 GRAMMAR = 'grammar :: """{"task": [{"rhs": "Your task is to: UNKNOWN GOAL."}]}"""'

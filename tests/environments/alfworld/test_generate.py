@@ -7,7 +7,7 @@ import pytest
 from turnwise.base.errors import ConfigError
 from turnwise.worlds.alfworld.engine import GameEngine
 from turnwise.worlds.alfworld.game import TASK_TYPES
-from turnwise.worlds.alfworld.generate import SIZES, fingerprint, game_seeds, generate_game, generate_games
+from turnwise.worlds.alfworld.generate import SIZES, fingerprint, generate_game, generate_games
 from turnwise.worlds.alfworld.rooms import CAN_CONTAIN, KINDS, OPENABLE, RECEPTACLES
 
 SEEDS = {"tiny": range(200), "small": range(200), "medium": range(60), "large": range(40)}
@@ -159,10 +159,11 @@ def test_options_that_allow_too_few_games_are_refused():
 
 
 def test_seeds_make_the_games_of_their_split():
-    seeds = game_seeds("valid", 5, size="tiny")
+    games, others = (generate_games(split, count, size="tiny") for split, count in (("valid", 5), ("train", 500)))
+    seeds, other_seeds = ([int(game.name.rpartition("-")[2]) for game in each] for each in (games, others))
 
-    assert [generate_game(seed, size="tiny") for seed in seeds] == generate_games("valid", 5, size="tiny")
-    assert not set(seeds) & set(game_seeds("train", 500, size="tiny"))
+    assert [generate_game(seed, size="tiny") for seed in seeds] == games
+    assert not set(seeds) & set(other_seeds)
 
 
 @pytest.mark.parametrize(

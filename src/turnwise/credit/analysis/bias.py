@@ -28,28 +28,18 @@ from turnwise.credit.transform import Transform, trial
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Measurement:
-    """Bias and variance of one method in one problem; the module docstring defines the numbers.
+    """Bias and variance of one method in one problem; the module docstring defines the numbers."""
 
-    Attributes:
-        problem: Name of the problem.
-        size: Group size K.
-        cosine: Cosine in [-1, 1]; 0 if the expected update is 0.
-        factor: Progress along the gradient; 1 for an unbiased method.
-        error: Largest component of `E[g] - factor * grad J`, relative to the largest of grad J; 0 for an unbiased or
-            scaled method.
-        raw_bias: Relative difference from the gradient; 0 for an unbiased method.
-        variance: Variance per trajectory.
-        rloo_noise: RLOO's noise in the same problem, at the same size.
-    """
-
-    problem: str
-    size: int
-    cosine: float
-    factor: float
+    problem: str  # name of the problem
+    size: int  # group size K
+    cosine: float  # cosine in [-1, 1]; 0 if the expected update is 0
+    factor: float  # progress along the gradient; 1 for an unbiased method
+    # Largest component of `E[g] - factor * grad J`, relative to the largest of grad J; 0 for an unbiased or scaled
+    # method
     error: float
-    raw_bias: float
-    variance: float
-    rloo_noise: float
+    raw_bias: float  # relative difference from the gradient; 0 for an unbiased method
+    variance: float  # variance per trajectory
+    rloo_noise: float  # RLOO's noise in the same problem, at the same size
 
     @property
     def bias(self) -> float:

@@ -81,24 +81,16 @@ class Decisions:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Problem:
-    """One problem and policy.
+    """One problem and policy."""
 
-    Attributes:
-        name: Name in `PROBLEMS`.
-        about: Purpose in one line.
-        theta: `[2 * places + 1]` logits: stopping at each place, moving on from each place, stopping under the second
-            prompt.
-        reward: `[prompts, places, responses]` reward of a response at a place.
-        horizon: Largest number of turns of a trajectory.
-        size: Trajectories per group in the tables, limited by the cost of enumeration.
-    """
-
-    name: str
-    about: str
+    name: str  # name in `PROBLEMS`
+    about: str  # purpose in one line
+    # `[2 * places + 1]` logits: stopping at each place, moving on from each place, stopping under the second prompt
     theta: Parameters
+    # `[prompts, places, responses]` reward of a response at a place
     reward: Float[np.ndarray, "prompts places responses"]
-    horizon: int = 3
-    size: int = 4
+    horizon: int = 3  # largest number of turns of a trajectory
+    size: int = 4  # trajectories per group in the tables, limited by the cost of enumeration
 
     @property
     def num_prompts(self) -> int:

@@ -102,37 +102,21 @@ class OneState:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Drift:
-    """Drift of entropy (nats per unit step) in one setting, averaged over the success sets of a regime.
+    """Drift of entropy (nats per unit step) in one setting, averaged over the success sets of a regime."""
 
-    Attributes:
-        policy: Name in `POLICIES`.
-        advantage: Name in `ADVANTAGES`.
-        regime: Name in `REGIMES`.
-        num_sets: Number of success sets of the regime.
-        predicted: Prediction for the natural gradient, `E[A (S - H)]`.
-        natural: Effect of a finite natural-gradient step.
-        plain_predicted: Prediction for the plain gradient, to first order.
-        plain: Effect of a finite plain-gradient step.
-        aem_failures: Effect of AEM on `predicted` through responses with A < 0.
-        aem_successes: Effect of AEM on `predicted` through responses with A > 0.
-        aem_natural: Effect of AEM on `natural`.
-        aem_plain: Effect of AEM on `plain`.
-        agree: Fraction of success sets in which AEM's total effect has the intended sign; nan without one.
-    """
-
-    policy: str
-    advantage: str
-    regime: str
-    num_sets: int
-    predicted: float
-    natural: float
-    plain_predicted: float
-    plain: float
-    aem_failures: float
-    aem_successes: float
-    aem_natural: float
-    aem_plain: float
-    agree: float
+    policy: str  # name in `POLICIES`
+    advantage: str  # name in `ADVANTAGES`
+    regime: str  # name in `REGIMES`
+    num_sets: int  # number of success sets of the regime
+    predicted: float  # prediction for the natural gradient, `E[A (S - H)]`
+    natural: float  # effect of a finite natural-gradient step
+    plain_predicted: float  # prediction for the plain gradient, to first order
+    plain: float  # effect of a finite plain-gradient step
+    aem_failures: float  # effect of AEM on `predicted` through responses with A < 0
+    aem_successes: float  # effect of AEM on `predicted` through responses with A > 0
+    aem_natural: float  # effect of AEM on `natural`
+    aem_plain: float  # effect of AEM on `plain`
+    agree: float  # fraction of success sets in which AEM's total effect has the intended sign; nan without one
 
     @property
     def aem(self) -> float:

@@ -31,15 +31,10 @@ Rule = Literal["assignment", "greedy", "transport"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ToolCall:
-    """Tool call.
+    """Tool call."""
 
-    Attributes:
-        name: Name of the tool; case does not matter.
-        arguments: Values by name, as parsed from JSON.
-    """
-
-    name: str
-    arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    name: str  # name of the tool; case does not matter
+    arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # values by name, as parsed from JSON
 
 
 def similarity(predicted: ToolCall, reference: ToolCall) -> float:
@@ -66,7 +61,7 @@ def match_calls(
     reg: float = 0.1,
     per_call: bool = False,
 ) -> np.ndarray:
-    """Reward every predicted call by its similarity to the matched reference call.
+    """Reward every predicted call by its similarity to the matched reference call; returns `[calls]`.
 
     Args:
         predicted: Calls of one trajectory, all turns together.
@@ -77,9 +72,6 @@ def match_calls(
         unmatched: Reward of a call without a similar reference; the paper has 0.
         reg: Entropic regularisation of the transport.
         per_call: Multiply the rewards of the transport by the number of calls, because its plan sums to 1.
-
-    Returns:
-        `[calls]` rewards.
     """
     if rule not in get_args(Rule):
         raise ConfigError(f"rule={rule!r} is not one of {get_args(Rule)}.{did_you_mean(str(rule), get_args(Rule))}")

@@ -29,12 +29,9 @@ class Copies:
 
     Args:
         environments: Where trajectories and copies live.
-
-    Attributes:
-        keeping: Whether further copies are made.
     """
 
-    keeping = True
+    keeping = True  # whether further copies are made
 
     def __init__(self, environments: CopyingEnvironments):
         self._environments, self.tally = environments, getattr(environments, "tally", None)

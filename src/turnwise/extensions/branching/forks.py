@@ -10,17 +10,11 @@ from turnwise.rollout.trajectory import Trajectory
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Fork:
-    """Ask for a trajectory that begins like another one.
+    """Ask for a trajectory that begins like another one."""
 
-    Attributes:
-        parent: Index of the other trajectory among those of the group.
-        turn: Number of first turns to share.
-        token: Number of first tokens to share of the response that follows them.
-    """
-
-    parent: int
-    turn: int
-    token: int = 0
+    parent: int  # index of the other trajectory among those of the group
+    turn: int  # number of first turns to share
+    token: int = 0  # number of first tokens to share of the response that follows them
 
 
 Growth = Generator[Sequence[Fork | None], Sequence[Trajectory], None]
@@ -29,16 +23,10 @@ Growth = Generator[Sequence[Fork | None], Sequence[Trajectory], None]
 
 @dataclasses.dataclass(frozen=True)
 class ForkGroup:
-    """What a rule may use.
+    """What a rule may use."""
 
-    Attributes:
-        size: Trajectories of the complete group.
-        vocabulary: Number of tokens that the policy chooses from.
-        generator: Random draws of the rule.
-        history: Number of the task's earlier trajectories, and of those that succeeded.
-    """
-
-    size: int
-    vocabulary: int = 2
-    history: tuple[int, int] = (0, 0)
+    size: int  # trajectories of the complete group
+    vocabulary: int = 2  # number of tokens that the policy chooses from
+    history: tuple[int, int] = (0, 0)  # number of the task's earlier trajectories, and of those that succeeded
+    # Random draws of the rule
     generator: np.random.Generator = dataclasses.field(default_factory=lambda: np.random.default_rng(0))

@@ -33,6 +33,7 @@ from turnwise.rollout.replays import Replays
 from turnwise.rollout.settings import RolloutConfig
 from turnwise.rollout.starts import Start, Within, fork, replay, return_of
 from turnwise.rollout.trajectory import Trajectory
+from turnwise.train.extension import Extension
 
 SCHEMA = pa.schema(
     [
@@ -256,3 +257,12 @@ class Continuations:
 
 def _num_tokens(continuation: Trajectory) -> int:
     return sum(turn.num_generated for turn in continuation.turns[continuation.shared :])
+
+
+class Continued(Extension):
+    """Continue from turns as `[continuations]` says."""
+
+    def service(self, models: Models, environments: Environments) -> Continuations:
+        """Return what plays the continuations."""
+        config, on_turn = self.context.config, self.context.on_turn
+        return Continuations(self.settings, config.rollout, environments, models, config.run.seed, on_turn)

@@ -41,14 +41,6 @@ class Hinted:
 
     A group without usable trajectories, a demonstration or a turn of a hint is not played again.
 
-    Args:
-        source: Collects the experience.
-        settings: The `[demonstrations]` of a recipe.
-        demonstrations: Demonstrations of the tasks.
-        environments: Where they are played.
-        rollout: The `[rollout]` of a recipe.
-        seed: Seed of the run.
-
     Reference: ADHint, arXiv 2512.13095.
     """
 

@@ -29,12 +29,7 @@ REMEMBERED = 1024
 
 @dataclasses.dataclass(frozen=True)
 class Demonstration:
-    """Responses that solve a task.
-
-    Attributes:
-        turns: Responses in order.
-        where: Where they come from, for errors.
-    """
+    """Responses that solve a task."""
 
     turns: tuple[Demonstrated, ...]
     where: str
@@ -297,10 +292,6 @@ def folded(turns: Sequence[Turn], learned: Sequence[bool]) -> list[Turn]:
     """Return the turns to learn from; the tokens of the others become part of the next prompt.
 
     So no loss, credit or mean counts tokens that the policy reads but did not generate.
-
-    Args:
-        turns: Turns of a trajectory.
-        learned: Whether each is learned from.
     """
     result: list[Turn] = []
     before: list[int] = []

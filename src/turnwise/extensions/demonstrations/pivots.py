@@ -60,25 +60,16 @@ def _same(one: Any, other: Any) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class PivotState:
-    """A turn of a demonstration at which the policy gives one response.
+    """A turn of a demonstration at which the policy gives one response."""
 
-    Attributes:
-        steps: What the demonstration answered, up to this turn.
-        action: The expert's response.
-    """
-
-    steps: tuple[Step, ...]
-    action: str
+    steps: tuple[Step, ...]  # what the demonstration answered, up to this turn
+    action: str  # the expert's response
 
 
 class OneTurn:
     """Play a demonstration up to a state, regardless of the responses, and judge the response there.
 
     Its reward is 1 if it does what the expert does, else 0.
-
-    Args:
-        state: The state.
-        equal: Compares actions.
     """
 
     def __init__(self, state: PivotState, equal: Equal):

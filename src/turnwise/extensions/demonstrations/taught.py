@@ -15,15 +15,10 @@ from turnwise.rollout.trajectory import Trajectory
 
 @dataclasses.dataclass(frozen=True)
 class Lesson:
-    """What a step learns by demonstration.
+    """What a step learns by demonstration."""
 
-    Attributes:
-        left_N: `[trajectories that the step learns from]` bool, those that the policy terms leave out.
-        demonstrations: Trajectories to imitate, one per taught group.
-    """
-
-    left_N: np.ndarray
-    demonstrations: Sequence[Trajectory]
+    left_N: np.ndarray  # `[trajectories that the step learns from]` bool, those that the policy terms leave out
+    demonstrations: Sequence[Trajectory]  # trajectories to imitate, one per taught group
 
 
 class Taught:
@@ -33,21 +28,13 @@ class Taught:
     the settings keep them. They are still measured, credited and recorded, and a critic learns their returns. The same
     holds for a dropped group that is taught. Replays of a store do not count as successes of a group.
 
-    Args:
-        source: Collects the experience.
-        settings: The `[demonstrations]` of a recipe.
-        demonstrations: Demonstrations of the tasks.
-
-    Attributes:
-        lesson: That of the last step.
-
     Reference: Lv et al., Towards a Unified View of LLM Post-Training, arXiv 2509.04419; code
     TsinghuaC3I/Unify-Post-Training.
     """
 
     def __init__(self, source: Steps, settings: TaughtConfig, demonstrations: Demonstrations):
         self._source, self._settings, self._demonstrations = source, settings, demonstrations
-        self.lesson = Lesson(np.zeros(0, dtype=bool), [])
+        self.lesson = Lesson(np.zeros(0, dtype=bool), [])  # that of the last step
         self.state_dict, self.load_state_dict = source.state_dict, source.load_state_dict
 
     def next(self, collector: Collector, models: Models, step: int, on_turn: OnTurn = None) -> Experience:

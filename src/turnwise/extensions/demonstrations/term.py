@@ -21,12 +21,6 @@ class ImitationTerm(Stateless):
 
     The mean runs over all demonstrated tokens of the step, and over no others; 0 without demonstrations. Their tokens
     and trajectories are numbered after those of the step.
-
-    Args:
-        weight: Coefficient of the term.
-
-    Attributes:
-        taught: Demonstrations of the step; None without any.
     """
 
     name: ClassVar[str] = "imitation"
@@ -36,7 +30,7 @@ class ImitationTerm(Stateless):
 
     def __init__(self, weight: float):
         self._weight = weight
-        self.taught: Sequences | None = None
+        self.taught: Sequences | None = None  # demonstrations of the step; None without any
 
     def prepare(self, step: StepView) -> TermLoss:
         """Fix the weight of every demonstrated token."""
@@ -95,11 +89,7 @@ def joined(one: Sequences, other: Sequences) -> Sequences:
 
 
 class RunLessons:
-    """The lessons of a run; see `turnwise.train.update.Lessons`.
-
-    Args:
-        source: Knows the lesson of each step.
-    """
+    """The lessons of a run; see `turnwise.train.update.Lessons`."""
 
     def __init__(self, source: Taught):
         self._source = source

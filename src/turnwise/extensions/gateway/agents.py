@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from turnwise.base.errors import EnvironmentFault
 from turnwise.base.imports import import_named
 from turnwise.environments.base import Step, Task
+from turnwise.environments.hosts import Environments
 from turnwise.extensions.gateway.call import Call
 from turnwise.extensions.gateway.harness import Endpoint, Harness, make_harness
 from turnwise.extensions.gateway.messages import last_message
@@ -22,6 +23,7 @@ from turnwise.models.format import Format
 from turnwise.rollout.agents import Request
 from turnwise.rollout.starts import Start, inside
 from turnwise.rollout.trajectory import Trajectory
+from turnwise.train.extension import Extension
 
 T = TypeVar("T")
 
@@ -179,3 +181,13 @@ class _Desk:
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+
+
+class PlayedByAgents(Extension):
+    """Play through the agent of `[harness]`."""
+
+    plays = True
+
+    def environments(self) -> Environments:
+        """Return what plays the trajectories instead of the suite's environments."""
+        return Harnesses(self.settings)

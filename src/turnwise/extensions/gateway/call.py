@@ -18,62 +18,36 @@ MIN_TEMPERATURE, MIN_TOP_P = 1e-5, 1e-6
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Call:
-    """A request for responses.
+    """A request for responses."""
 
-    Attributes:
-        messages: The conversation, as `read_message` makes it.
-        tools: Tools that the model may call, in the form of chat completions.
-        n: Number of responses.
-        max_tokens: Maximum response length (tokens); None: the gateway's limit.
-        temperature: Sampling temperature; None: the gateway's.
-        top_p: Probability mass to sample from; None: the gateway's.
-        seed: Seed of the sampling; None: the gateway's.
-        stop: Texts that end a response, which leaves them out.
-        schema: JSON schema that the response must follow; None: it is free.
-        logprobs: Whether the answer holds log-probabilities.
-        stream: Whether the answer is server-sent events.
-        usage: Whether a stream of chat completions ends with the counts of tokens.
-        num_instructions: First messages that a conversation continued by its id leaves out.
-        previous: Id of the answer that the request continues, if it names one.
-    """
-
-    messages: list[Message]
+    messages: list[Message]  # the conversation, as `read_message` makes it
+    # Tools that the model may call, in the form of chat completions
     tools: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-    n: int = 1
-    max_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    seed: int | None = None
-    stop: tuple[str, ...] = ()
-    schema: Mapping[str, Any] | None = None
-    logprobs: bool = False
-    stream: bool = False
-    usage: bool = False
-    num_instructions: int = 0
-    previous: str | None = None
+    n: int = 1  # number of responses
+    max_tokens: int | None = None  # maximum response length (tokens); None: the gateway's limit
+    temperature: float | None = None  # sampling temperature; None: the gateway's
+    top_p: float | None = None  # probability mass to sample from; None: the gateway's
+    seed: int | None = None  # seed of the sampling; None: the gateway's
+    stop: tuple[str, ...] = ()  # texts that end a response, which leaves them out
+    schema: Mapping[str, Any] | None = None  # JSON schema that the response must follow; None: it is free
+    logprobs: bool = False  # whether the answer holds log-probabilities
+    stream: bool = False  # whether the answer is server-sent events
+    usage: bool = False  # whether a stream of chat completions ends with the counts of tokens
+    num_instructions: int = 0  # first messages that a conversation continued by its id leaves out
+    previous: str | None = None  # id of the answer that the request continues, if it names one
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reply:
-    """One response as the dialects have it.
+    """One response as the dialects have it."""
 
-    Attributes:
-        message: The assistant's message, in the form of `read_message`.
-        calls: Its tool calls with their ids, as chat completions have them.
-        generation: What the engine sampled.
-        finish: "stop", "length" or "tool_calls".
-        valid: Whether its tool calls are well-formed.
-        stopped_by: The stop text that ended it, if any.
-        reasoning: Its reasoning before it speaks; not part of any message.
-    """
-
-    message: Message
-    calls: list[dict[str, Any]]
-    generation: Generation
-    finish: str
-    valid: bool = True
-    stopped_by: str | None = None
-    reasoning: str = ""
+    message: Message  # the assistant's message, in the form of `read_message`
+    calls: list[dict[str, Any]]  # its tool calls with their ids, as chat completions have them
+    generation: Generation  # what the engine sampled
+    finish: str  # "stop", "length" or "tool_calls"
+    valid: bool = True  # whether its tool calls are well-formed
+    stopped_by: str | None = None  # the stop text that ended it, if any
+    reasoning: str = ""  # its reasoning before it speaks; not part of any message
 
 
 def make_reply(generation: Generation, text: str, call: Call, *, opened: bool = False, name: bytes = b"") -> Reply:

@@ -81,7 +81,7 @@ def make_harness(settings: HarnessConfig) -> Harness:
     launcher = make_launcher(level, clean_variables(settings.pass_variables))
     if settings.function is None:
         command = shlex.split(settings.run) if isinstance(settings.run, str) else list(settings.run)
-        return lambda task, endpoint: run_command(command, _as_json(task), endpoint, launcher)
+        return lambda task, endpoint: run_command(command, json.dumps(task, default=str).encode(), endpoint, launcher)
     child = [sys.executable, "-m", "turnwise.extensions.gateway.child", settings.function]
     return lambda task, endpoint: run_command(child, pickle.dumps((task, endpoint)), endpoint, launcher)
 
@@ -221,10 +221,6 @@ async def _give(stream: asyncio.StreamWriter, data: bytes) -> None:
         stream.write(data)
         await stream.drain()
     stream.close()
-
-
-def _as_json(task: Task) -> bytes:
-    return json.dumps(task, default=str).encode()
 
 
 def _cause(error: BaseException) -> str:

@@ -32,35 +32,22 @@ log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """One request.
+    """One request."""
 
-    Attributes:
-        method: Method, such as "POST".
-        path: Path without its query.
-        headers: Headers by their names in lower case.
-        body: Body.
-        client: Address of the caller.
-    """
-
-    method: str
-    path: str
-    headers: dict[bytes, str]
+    method: str  # method, such as "POST"
+    path: str  # path without its query
+    headers: dict[bytes, str]  # headers by their names in lower case
     body: bytes
-    client: str
+    client: str  # address of the caller
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """One answer: JSON, or server-sent events.
+    """One answer: JSON, or server-sent events."""
 
-    Attributes:
-        content: JSON value; bytes are sent as they are, as protocol buffers.
-        status: HTTP status.
-        events: Server-sent events to send instead of `content`, each without the empty line that ends it.
-    """
-
-    content: Any = None
-    status: int = 200
+    content: Any = None  # JSON value; bytes are sent as they are, as protocol buffers
+    status: int = 200  # HTTP status
+    # Server-sent events to send instead of `content`, each without the empty line that ends it
     events: list[str] | None = None
 
 

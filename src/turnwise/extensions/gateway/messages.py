@@ -32,10 +32,6 @@ def read_messages(value: Any) -> list[Message]:
 def read_message(message: Any, where: str) -> Message:
     """Validate a message, and normalise it.
 
-    Args:
-        message: The message as it was sent.
-        where: Its place, for errors.
-
     Raises:
         BadRequest: It is not valid.
     """

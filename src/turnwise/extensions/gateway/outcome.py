@@ -15,17 +15,11 @@ FIELDS = ("reward", "success", "info")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a trajectory ended.
+    """How a trajectory ended."""
 
-    Attributes:
-        reward: Reward of the trajectory, given to its last response.
-        success: Whether the task was solved.
-        info: Further values by name, recorded as JSON.
-    """
-
-    reward: float
-    success: bool
-    info: dict[str, Any]
+    reward: float  # reward of the trajectory, given to its last response
+    success: bool  # whether the task was solved
+    info: dict[str, Any]  # further values by name, recorded as JSON
 
 
 def as_outcome(given: Any) -> Outcome:

@@ -15,9 +15,6 @@ class Prompter:
     """Make prompts for one model.
 
     Models without a chat template, such as `tiny`, read the texts of system, user and tools as observations.
-
-    Args:
-        fmt: Conversation format of the model, with its tokenizer.
     """
 
     def __init__(self, fmt: Format):

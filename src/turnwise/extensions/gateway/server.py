@@ -1,6 +1,7 @@
 """Route requests to sessions."""
 
 import asyncio
+import functools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -123,13 +124,11 @@ class Gateway:
         call = dialect.read(request.body, session.remembered)
         names = request.headers
         replies, num_prompt = await session.respond(call, names.get(STATE_HEADER), actor=names.get(ACTOR_HEADER, ""))
-        content = dialect.write(call, replies, num_prompt, model=self.model, spell=self._spell)
+        spelled = functools.partial(spell, self._fmt.tokenizer)
+        content = dialect.write(call, replies, num_prompt, model=self.model, spell=spelled)
         if dialect.remembers:
             session.remembered[content["id"]] = [*call.messages[call.num_instructions :], replies[0].message]
         return HttpResponse(events=dialect.events(call, content)) if call.stream else HttpResponse(content)
-
-    def _spell(self, token: int) -> tuple[str, bytes]:
-        return spell(self._fmt.tokenizer, token)
 
     def _models(self) -> dict[str, Any]:
         model = {"id": self.model, "object": "model", "created": self._created, "owned_by": "turnwise"}

@@ -24,19 +24,12 @@ FUNCTION = re.compile(r"[\w.]+:\w+")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Conversation:
-    """A recorded conversation.
+    """A recorded conversation."""
 
-    Attributes:
-        messages: Its messages, in the form of `read_message`.
-        tools: Tools that the model could call, in the form of chat completions.
-        imitated: Indices of the messages to imitate: the assistant's, but for those with `weight` 0.
-        where: Its place, for errors.
-    """
-
-    messages: list[Message]
-    tools: list[Any]
-    imitated: tuple[int, ...]
-    where: str
+    messages: list[Message]  # its messages, in the form of `read_message`
+    tools: list[Any]  # tools that the model could call, in the form of chat completions
+    imitated: tuple[int, ...]  # indices of the messages to imitate: the assistant's, but for those with `weight` 0
+    where: str  # its place, for errors
 
     @property
     def texts(self) -> Iterator[str]:

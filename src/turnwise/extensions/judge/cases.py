@@ -9,49 +9,30 @@ from turnwise.rollout.trajectory import Trajectory
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two trajectories of one task; the verdict is a score of each, higher is better: `(first, second)`.
+    """Two trajectories of one task; the verdict is a score of each, higher is better: `(first, second)`."""
 
-    Attributes:
-        task: The first observation, which states the task.
-        first: What happened in the trajectory that is shown first.
-        second: What happened in the other one.
-    """
-
-    task: str
-    first: str
-    second: str
+    task: str  # the first observation, which states the task
+    first: str  # what happened in the trajectory that is shown first
+    second: str  # what happened in the other one
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rating:
-    """A trajectory up to one of its turns; the verdict is how far the task is solved then, from 0 to 10.
+    """A trajectory up to one of its turns; the verdict is how far the task is solved then, from 0 to 10."""
 
-    Attributes:
-        task: The first observation, which states the task.
-        text: What happened so far; empty before the first response.
-    """
-
-    task: str
-    text: str
+    task: str  # the first observation, which states the task
+    text: str  # what happened so far; empty before the first response
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Question:
-    """A criterion of a rubric; the verdict is 1 for yes, 0 for no, -1 if it does not apply.
+    """A criterion of a rubric; the verdict is 1 for yes, 0 for no, -1 if it does not apply."""
 
-    Attributes:
-        task: The first observation, which states the task.
-        text: What happened, up to the turn that the criterion is about.
-        criterion: What is to be met.
-        about: "the last turn" or "the whole attempt".
-        repeat: Number of the repeat, from 0; each is a separate question.
-    """
-
-    task: str
-    text: str
-    criterion: str
-    about: str
-    repeat: int = 0
+    task: str  # the first observation, which states the task
+    text: str  # what happened, up to the turn that the criterion is about
+    criterion: str  # what is to be met
+    about: str  # "the last turn" or "the whole attempt"
+    repeat: int = 0  # number of the repeat, from 0; each is a separate question
 
 
 Case = Comparison | Rating | Question

@@ -63,18 +63,14 @@ class ChatJudge:
         max_context: Maximum length of a question with its answer (tokens).
         max_new_tokens: Maximum answer length (tokens).
         attempts: How often a question is asked if the engine loses its answer.
-
-    Attributes:
-        answers: Text of each answer of the last batch; None where the engine failed.
-        num_tokens: Tokens read and generated so far.
     """
 
     def __init__(self, fmt: Format, engine: Engine, *, max_context: int, max_new_tokens: int, attempts: int):
         self._format, self._engine, self._attempts = fmt, engine, attempts
         self._room = max_context - max_new_tokens
         self._sampling = Sampling(max_new_tokens=max_new_tokens, stop_ids=(fmt.stop_id,), temperature=0.0)
-        self.answers: list[str | None] = []
-        self.num_tokens = 0
+        self.answers: list[str | None] = []  # text of each answer of the last batch; None where the engine failed
+        self.num_tokens = 0  # tokens read and generated so far
 
     def __call__(self, cases: Sequence[Case]) -> list[Verdict]:
         """Judge cases; None where the engine failed or the answer holds no scores."""

@@ -15,14 +15,17 @@ from turnwise.base.errors import ConfigError, text_of
 from turnwise.base.imports import import_named
 from turnwise.engines.base import Engine
 from turnwise.engines.build import make_engine
+from turnwise.engines.models import Models
+from turnwise.environments.hosts import Environments
 from turnwise.extensions.judge.cases import ANSWERS, Ask, Case, Comparison, Question, Verdict
 from turnwise.extensions.judge.chat import ChatJudge
 from turnwise.extensions.judge.rubric import read_rubric
 from turnwise.extensions.judge.settings import JudgeConfig
 from turnwise.models.policy import Policy
-from turnwise.models.pretrained import pretrained_policy
+from turnwise.models.pretrained import check_smollm2, pretrained_policy
 from turnwise.models.settings import ModelConfig, PromptConfig
 from turnwise.rollout.record import write_table
+from turnwise.train.extension import Extension
 
 SCHEMA = pa.schema(
     [
@@ -181,3 +184,17 @@ def make_judge(settings: JudgeConfig, policy: Policy, engine: Engine, precision:
         attempts=settings.attempts,
     )
     return Judge(chat, settings)
+
+
+class Judging(Extension):
+    """Ask the judge of `[judge]`."""
+
+    def check(self) -> None:
+        """Raise a ConfigError if the judge's model is missing."""
+        if self.settings.model == "smollm2":
+            check_smollm2("judge.model='smollm2'")
+
+    def service(self, models: Models, environments: Environments) -> Judge:
+        """Return the judge."""
+        policy, precision = models.policy, self.context.config.model.precision
+        return make_judge(self.settings, policy.policy, policy.sampler, precision, self.context.device)

@@ -11,12 +11,7 @@ Result = TypeVar("Result")
 
 
 class Rounds:
-    """Collects questions until every unfinished job waits for answers, then asks all of them at once.
-
-    Args:
-        ask: Answers a batch.
-        jobs: Number of jobs.
-    """
+    """Collects questions until every unfinished job waits for answers, then asks all of them at once."""
 
     def __init__(self, ask: Ask, jobs: int):
         self._ask, self._unfinished = ask, jobs

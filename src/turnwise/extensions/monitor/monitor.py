@@ -1,6 +1,7 @@
 """Monitor how much responses depend on what they answer: their mutual information with their contexts."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -9,6 +10,7 @@ from turnwise.base.streams import Stream
 from turnwise.extensions.monitor.settings import MonitorConfig
 from turnwise.measures.base import Played
 from turnwise.objective.probe import Probe
+from turnwise.train.extension import Context, Extension
 
 AT_ONCE = 4096
 """Tokens of responses that are scored in a context at once."""
@@ -26,10 +28,6 @@ class Monitor:
     means. High conditional entropy with low mutual information shows responses that no longer depend on the input.
 
     The contexts differ from each other: one response per context is drawn. The release may draw several.
-
-    Args:
-        settings: Section `[monitor]` of the recipe.
-        seed: Seed of the run.
 
     Reference: RAGEN-2, arXiv 2604.06268.
     """
@@ -103,3 +101,15 @@ def _parts(lengths: Sequence[int]) -> list[list[int]]:
         parts[-1].append(number)
         room -= length
     return parts
+
+
+class Monitored(Extension):
+    """Measure the mutual information of responses and contexts as `[monitor]` says."""
+
+    def __init__(self, key: str, settings: Any, context: Context):
+        super().__init__(key, settings, context)
+        self._monitor = Monitor(settings, context.config.run.seed)
+
+    def watch(self, played: Played, step: int) -> dict[str, float]:
+        """Return the metrics of a step; none if it is not due."""
+        return self._monitor.watch(played, step)

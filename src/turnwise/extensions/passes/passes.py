@@ -20,6 +20,7 @@ from turnwise.objective.policy import OLD
 from turnwise.objective.scorer import Scorer
 from turnwise.objective.terms import StepView
 from turnwise.objective.tokens import Sequences
+from turnwise.train.extension import Extension
 from turnwise.train.update import METRICS, Learner, Measured
 
 LEAST_STD = 1e-6
@@ -157,11 +158,7 @@ class TurnPasses(Learner):
 
 @dataclasses.dataclass
 class _OfTurn(Learner):
-    """Update a policy on a turn.
-
-    Attributes:
-        view: The loss terms' view of it.
-    """
+    """Update a policy on a turn."""
 
     view: StepView | None = None
 
@@ -204,3 +201,11 @@ def cut(sequences: Sequences, tokens: Segments, rows: Int[np.ndarray, " r"]) -> 
     generated = [sequences.generated[s][a : a + n] for s, a, n in zip(sequence, start, size, strict=True)]
     token_ids = [sequences.token_ids[s][: places[-1] + 1] for s, places in zip(sequence, generated, strict=True)]
     return Sequences(token_ids, generated, Segments.from_lengths(size), np.arange(len(rows)))
+
+
+class ByTurns(Extension):
+    """Update as `update.passes` says."""
+
+    def learner(self) -> type[TurnPasses]:
+        """Return what makes the learner."""
+        return TurnPasses

@@ -19,15 +19,10 @@ LEAST_DIFFERENCE = 1e-9
 
 @dataclasses.dataclass(frozen=True)
 class Pairs:
-    """Pairs of items, each a trajectory or a response.
+    """Pairs of items, each a trajectory or a response."""
 
-    Attributes:
-        better: `[pairs]` number of the item with the higher return.
-        worse: `[pairs]` number of the other one.
-    """
-
-    better: Int[np.ndarray, " pairs"]
-    worse: Int[np.ndarray, " pairs"]
+    better: Int[np.ndarray, " pairs"]  # `[pairs]` number of the item with the higher return
+    worse: Int[np.ndarray, " pairs"]  # `[pairs]` number of the other one
 
     def __len__(self) -> int:
         return len(self.better)

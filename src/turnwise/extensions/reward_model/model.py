@@ -18,7 +18,8 @@ from turnwise.models.policy import Policy, autocast
 from turnwise.models.settings import ModelConfig
 from turnwise.objective.gradient import Budget
 from turnwise.objective.tokens import generated_logprobs
-from turnwise.train.update import Measured
+from turnwise.train.extension import Extension
+from turnwise.train.update import Learner, Measured
 
 
 class RewardModel:
@@ -34,11 +35,6 @@ class RewardModel:
     The released pair loss is computed from detached scores, so that its gradient may not reach the model. Here the
     slopes of the loss in the scores are computed first, from the measured q; then each trajectory's score is
     differentiated with its slope. That is the gradient of the loss, and does not depend on micro-batches.
-
-    Args:
-        policy: The policy that it starts as a copy of.
-        settings: Section `[reward_model]` of the recipe.
-        temperature: Temperature of the rollout.
 
     Reference: iStar, arXiv 2509.19199; Tongyi-ConvAI/Qwen-Character, CharacterRL-iStar.
     """
@@ -118,3 +114,16 @@ def pair_slopes(score_N: np.ndarray, pairs: Pairs) -> tuple[float, float, np.nda
     np.add.at(slope_N, pairs.better, slope)
     np.add.at(slope_N, pairs.worse, -slope)
     return float(np.logaddexp(0.0, -margin).mean()), float((margin > 0).mean()), slope_N
+
+
+class Implicit(Extension):
+    """Let the model of `[reward_model]` reward responses, and learn after the policy."""
+
+    def models(self, policy: Policy) -> Mapping[str, NamedModel]:
+        """Return the reward model, a copy of the policy."""
+        self.part = self._model = RewardModel(policy, self.settings, self.context.config.rollout.temperature)
+        return {self.key: self._model.named}
+
+    def update(self, measured: Measured, learner: Learner, step: int) -> dict[str, float]:
+        """Take the optimiser step of a training step, and return its metrics."""
+        return self._model.update(measured, learner.precision, learner.budget, step)

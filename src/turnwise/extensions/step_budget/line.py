@@ -226,11 +226,7 @@ class Metered:
 
 
 class Meter(StepBudget):
-    """The budget of each step of a run.
-
-    Args:
-        settings: The `[rollout]` of a recipe.
-    """
+    """The budget of each step of a run."""
 
     def __init__(self, settings: RolloutConfig):
         assert settings.step_budget is not None

@@ -4,14 +4,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from turnwise.environments.base import Task
 from turnwise.environments.hosts import Environments
-from turnwise.extensions.stores.build import make_store, texts_of
+from turnwise.environments.suites import Suite
+from turnwise.extensions.stores.lessons import ASKED, RESPONSE
 from turnwise.extensions.stores.prefixes import PrefixSampling
 from turnwise.extensions.stores.recall import Memory
-from turnwise.extensions.stores.reflection import ReplayAndReflection
-from turnwise.extensions.stores.remember import Remembering
-from turnwise.extensions.stores.reminded import Reminded
+from turnwise.extensions.stores.reflection import AGAIN, FAILED, ReplayAndReflection
+from turnwise.extensions.stores.remember import BETWEEN, Remembering
+from turnwise.extensions.stores.reminded import FAILURE, SUCCESS, Reminded
 from turnwise.extensions.stores.replay import Replaying
+from turnwise.extensions.stores.settings import MemoryConfig, StoreConfig
+from turnwise.extensions.stores.store import Store
 from turnwise.rollout.experience import Steps
 from turnwise.rollout.groups import Collector
 from turnwise.train.extension import Context, Extension
@@ -50,3 +54,21 @@ class Stored(Extension):
         self._reminds = self._reminds and bool(self.settings.evaluate)
         if self._reminds:
             self._store.load_state_dict(checkpoint / f"{self.key}.jsonl")
+
+
+def make_store(settings: StoreConfig, suite: Suite, tasks: Sequence[Task]) -> Store:
+    """Make the store of a recipe.
+
+    Raises:
+        DataError: The store to start with cannot be read, or is of other tasks.
+    """
+    return Store(settings, lambda number: suite.task_name(tasks[number]) if number < len(tasks) else "")
+
+
+def texts_of(settings: StoreConfig) -> Sequence[str]:
+    """Return what a store adds to prompts besides the environment's texts, for policies with a word vocabulary."""
+    if settings.name == "r3":
+        return FAILED, AGAIN, RESPONSE
+    if not isinstance(settings, MemoryConfig):
+        return ()
+    return (SUCCESS, FAILURE, BETWEEN, *((*ASKED.values(), RESPONSE) if settings.extract == "policy" else ()))

@@ -35,17 +35,11 @@ KINDS = ("hard", "easy")
 
 @dataclasses.dataclass
 class Ratio:
-    """Share of a trajectory, which follows the pass rate of the tasks that it makes.
+    """Share of a trajectory, which follows the pass rate of the tasks that it makes."""
 
-    Attributes:
-        value: Share of turns: those left to the policy (hard), or replayed (easy). Larger is harder in both cases.
-        mean: Running mean of the pass rate.
-        waits: Steps until the value may change again.
-    """
-
-    value: float
-    mean: float = TARGET
-    waits: int = 0
+    value: float  # share of turns: those left to the policy (hard), or replayed (easy). Larger is harder in both cases.
+    mean: float = TARGET  # running mean of the pass rate
+    waits: int = 0  # steps until the value may change again
 
     def follow(self, pass_rate: float | None) -> None:
         """Record the pass rate of a step (None if it had no such task), and adjust the value when due."""
@@ -79,14 +73,6 @@ class PrefixSampling:
 
     With `adaptive`, both ratios follow the running mean of the pass rate towards 0.5. One mean per step, the start at
     0.5, and the bounds of the ratios, 0.05 and 0.95, are ours. A trajectory too short for a prefix has none.
-
-    Args:
-        source: Collects the experience.
-        store: Trajectories whose prefixes the next step replays.
-        tasks: Tasks of training.
-        environments: Where they are played.
-        rollout: The `[rollout]` of a recipe.
-        seed: Seed of the run.
 
     Reference: Prefix Sampling, arXiv 2605.05112.
     """

@@ -17,17 +17,11 @@ ADVICE = "advice"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Recalled:
-    """An experience for a state.
+    """An experience for a state."""
 
-    Attributes:
-        advice: What it says.
-        similarity: Similarity of its observation, from 0 to 1.
-        row: Its origin.
-    """
-
-    advice: str
-    similarity: float
-    row: Row
+    advice: str  # what it says
+    similarity: float  # similarity of its observation, from 0 to 1
+    row: Row  # its origin
 
     @property
     def origin(self) -> dict[str, Any]:

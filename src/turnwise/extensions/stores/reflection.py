@@ -46,14 +46,6 @@ class ReplayAndReflection:
     `transcript` characters of the failure, its wording, and that reflections get no replays and are not stored, are
     ours.
 
-    Args:
-        source: Collects the experience.
-        store: Stored trajectories, of both outcomes.
-        tasks: Tasks of training.
-        environments: Where they are played.
-        rollout: The `[rollout]` of a recipe.
-        seed: Seed of the run.
-
     Reference: Jiang et al., R3, arXiv 2601.19620.
     """
 
@@ -146,12 +138,7 @@ class ReplayAndReflection:
 
 
 class ReflectedEnvironments:
-    """Put lines before the first observation of a task; see `Environments` for the methods.
-
-    Args:
-        environments: Where it is played.
-        lines: The lines.
-    """
+    """Put lines before the first observation of a task; see `Environments` for the methods."""
 
     def __init__(self, environments: Environments, lines: Sequence[str]):
         self._environments, self._lines = environments, lines

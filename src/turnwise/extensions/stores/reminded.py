@@ -45,12 +45,7 @@ class _Played:
 
 
 class RemindedEnvironments:
-    """Put experiences of similar states before each observation.
-
-    Args:
-        environments: Where trajectories are played.
-        memory: Recalls the experiences.
-    """
+    """Put experiences of similar states before each observation."""
 
     def __init__(self, environments: Environments, memory: Memory):
         self._environments, self._memory = environments, memory
@@ -84,12 +79,7 @@ class RemindedEnvironments:
 
 
 class Reminded(Around):
-    """Show experiences after the warm-up, and in evaluations if the settings say so.
-
-    Args:
-        collector: Plays.
-        memory: Recalls the experiences.
-    """
+    """Show experiences after the warm-up, and in evaluations if the settings say so."""
 
     def __init__(self, collector: Collector, memory: Memory):
         super().__init__(collector)

@@ -27,11 +27,6 @@ class Replaying:
     RLEP fills its store once, with successes of an earlier run (`store.start`). Adding successes of the run itself, and
     dropping old ones, is ours.
 
-    Args:
-        source: Collects the experience.
-        store: Stored successes.
-        seed: Seed of the run.
-
     Reference: Zhang et al., arXiv 2507.07451.
     """
 

@@ -22,17 +22,11 @@ FORMAT = 1
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A stored, immutable trajectory.
+    """A stored, immutable trajectory."""
 
-    Attributes:
-        task: Number of the task among those of training.
-        step: Training step that played it; 0 or less for a row of an earlier run, whose last step is 0.
-        trajectory: The trajectory; its turns say which weights sampled them (`version`).
-    """
-
-    task: int
-    step: int
-    trajectory: Trajectory
+    task: int  # number of the task among those of training
+    step: int  # training step that played it; 0 or less for a row of an earlier run, whose last step is 0
+    trajectory: Trajectory  # the trajectory; its turns say which weights sampled them (`version`)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Row":
         return self

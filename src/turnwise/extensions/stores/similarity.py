@@ -26,11 +26,7 @@ def similarity(one: Sequence[str], other: Sequence[str]) -> float:
 
 
 class Similar:
-    """Compare a text with many.
-
-    Args:
-        texts: The texts.
-    """
+    """Compare a text with many."""
 
     def __init__(self, texts: Sequence[str]):
         self.words = [words_of(text) for text in texts]

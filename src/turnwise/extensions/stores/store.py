@@ -22,16 +22,13 @@ class Store(Generic[Settings]):
         settings: The `[store]` of a recipe.
         names: Function that names the task of a number, to check the tasks of `settings.start`.
 
-    Attributes:
-        rows: The stored trajectories.
-
     Raises:
         DataError: The store to start with cannot be read, or is of other tasks.
     """
 
     def __init__(self, settings: Settings, names: Callable[[int], str]):
         self.settings = settings
-        self.rows: tuple[Row, ...] = ()
+        self.rows: tuple[Row, ...] = ()  # the stored trajectories
         if settings.start is not None:
             rows = read_store(settings.start)
             for number, row in enumerate(rows, 1):
@@ -45,12 +42,7 @@ class Store(Generic[Settings]):
             self.add([dataclasses.replace(row, step=row.step - last) for row in rows], step=0)
 
     def add(self, rows: Iterable[Row], *, step: int) -> None:
-        """Add rows, and drop those that are too old or too many.
-
-        Args:
-            rows: New rows.
-            step: The current step.
-        """
+        """Add rows, and drop those that are too old or too many."""
         settings, kept, count = self.settings, list[Row](), Counter[int]()
         for row in reversed([*self.rows, *rows]):  # the latest first
             old = settings.max_age is not None and step - row.step > settings.max_age

@@ -34,9 +34,6 @@ class TinkerModel(RemoteModel):
 
     Args:
         saved: What a checkpoint keeps: the server's name of the state, of its model, and its rank.
-
-    Attributes:
-        sampler: The server's name of the weights that `publish` saved for sampling.
     """
 
     kind = "tinker"
@@ -45,7 +42,7 @@ class TinkerModel(RemoteModel):
         super().__init__()
         self.state: str | None = (saved or {}).get("state")
         self.base: str | None = (saved or {}).get("base_model")
-        self.sampler: str | None = None
+        self.sampler: str | None = None  # the server's name of the weights that `publish` saved for sampling
         self.max_context, self._name = 0, uuid.uuid4().hex[:8]
         self._settings: TinkerEngineConfig | None = None
         self._model_id: str | None = None

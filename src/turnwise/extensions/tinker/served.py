@@ -123,13 +123,7 @@ class Trained:
 
 
 class Samplers:
-    """Engines of saved weights; the least recently used are dropped.
-
-    Args:
-        base: The model that the server offers.
-        decode: Decodes token ids to text.
-        most: Engines at a time.
-    """
+    """Engines of saved weights; the least recently used are dropped."""
 
     def __init__(self, base: PreTrainedModel, decode: Decode, most: int):
         self.base, self.decode, self.most = base, decode, most

@@ -22,6 +22,7 @@ from turnwise.extensions.token_temperature.settings import TokenTemperatureConfi
 from turnwise.rollout.around import Around
 from turnwise.rollout.groups import Collector, Group, TaskBatch
 from turnwise.rollout.trajectory import Trajectory, distinct_turns
+from turnwise.train.extension import Extension
 
 
 def tempering_of(entropy_T: np.ndarray, settings: TokenTemperatureConfig) -> Tempering | None:
@@ -54,12 +55,7 @@ class TemperedEngine:
 
 
 class Tempered(Around):
-    """Play training batches with a collector at a temperature per token, which follows the previous step.
-
-    Args:
-        collector: Plays.
-        settings: `rollout.token_temperature` of a recipe.
-    """
+    """Play training batches with a collector at a temperature per token, which follows the previous step."""
 
     def __init__(self, collector: Collector, settings: TokenTemperatureConfig):
         super().__init__(collector)
@@ -89,3 +85,11 @@ class Tempered(Around):
         super().load_state_dict({name: value for name, value in state.items() if name != "tempering"})
         given = state.get("tempering")
         self._tempering = Tempering(**given) if given else None
+
+
+class PerToken(Extension):
+    """Sample at the temperatures of `rollout.token_temperature`."""
+
+    def collector(self, collector: Collector) -> Collector:
+        """Return a collector whose engine follows the temperatures."""
+        return Tempered(collector, self.settings)

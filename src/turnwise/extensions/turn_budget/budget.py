@@ -6,6 +6,7 @@ limit is the beginning of the one without, up to the extensions.
 
 import dataclasses
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from turnwise.rollout.groups import Collector, Group, TaskBatch
 from turnwise.rollout.metrics import CUT
 from turnwise.rollout.starts import Start, Within
 from turnwise.rollout.trajectory import Trajectory, Turn
+from turnwise.train.extension import Context, Extension
 
 LEAST_COUNTS = 16
 """Turn counts that a quantile needs; with fewer, there is no limit."""
@@ -76,9 +78,6 @@ def quantile_of(counts: Sequence[int], quantile: float) -> int:
 
 class TurnBudget:
     """Know the current limit.
-
-    Args:
-        settings: `rollout.turn_budget` of a recipe.
 
     Attributes:
         counts: Turns of past trajectories without a limit, oldest first, at most `settings.history`.
@@ -150,16 +149,12 @@ class BudgetedEnvironments:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Limited:
-    """Put a limit around a trajectory; see `BudgetedEnvironments` for the attributes.
-
-    Attributes:
-        free: Whether the trajectory has no limit, so that its turns count.
-    """
+    """Put a limit around a trajectory; see `BudgetedEnvironments` for the attributes."""
 
     limit: int | None
     extend: int
     given: int = 0
-    free: bool = False
+    free: bool = False  # whether the trajectory has no limit, so that its turns count
 
     def ends(self, turns: Sequence[Turn], state: Hashable) -> dict[str, Any] | None:
         """Return the `info` of a harness's trajectory that ends here; None: it continues.
@@ -181,12 +176,7 @@ class Limited:
 
 
 class Budgeted(Around):
-    """Play with a collector under a turn budget, which learns from the trajectories that training plays without one.
-
-    Args:
-        collector: Plays.
-        budget: The budget.
-    """
+    """Play with a collector under a turn budget, which learns from the trajectories that training plays without one."""
 
     def __init__(self, collector: Collector, budget: TurnBudget):
         super().__init__(collector)
@@ -248,3 +238,21 @@ def restore_budget(budget: Any, states: Mapping[str, Any], run: object) -> None:
             f"{run} has none; set rollout.turn_budget.name=fixed with rollout.turn_budget.turns"
         )
     budget.load_state_dict(state)
+
+
+class TurnBudgetExtension(Extension):
+    """Play under the limit of `rollout.turn_budget`."""
+
+    def __init__(self, key: str, settings: Any, context: Context):
+        super().__init__(key, settings, context)
+        self._budget = TurnBudget(settings)
+        self.evaluates_with_state = settings.name == "quantile"
+
+    def collector(self, collector: Collector) -> Collector:
+        """Return a collector whose trajectories end at the limit."""
+        return Budgeted(collector, self._budget)
+
+    def restore(self, checkpoint: Path, states: Mapping[str, Any], run: Path) -> None:
+        """Take the turns of training's trajectories from a checkpoint."""
+        if self.evaluates_with_state:
+            restore_budget(self._budget, states, run)

@@ -33,7 +33,7 @@ def utility(size: np.ndarray, p: np.ndarray) -> np.ndarray:
 
 
 def allot(p_G: np.ndarray, budget: int, *, least: int, most: int) -> np.ndarray:
-    """Divide trajectories among tasks: each goes to the task where it adds the most utility.
+    """Divide trajectories among tasks, each to the task where it adds the most utility; returns `[tasks]` sizes.
 
     Ties go to the task with the fewest trajectories, then to the first.
 
@@ -42,9 +42,6 @@ def allot(p_G: np.ndarray, budget: int, *, least: int, most: int) -> np.ndarray:
         budget: Total number of trajectories.
         least: Minimum per task. With 0, a task may get none; its first gain is half that of two trajectories.
         most: Maximum per task.
-
-    Returns:
-        `[tasks]` int, the sizes of the groups.
     """
     size_G = np.full(len(p_G), least)
     while (left := budget - size_G.sum()) > 0:

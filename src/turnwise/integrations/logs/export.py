@@ -34,19 +34,12 @@ NOT_RECORDED = "a run records what the policy read last before each response: sy
 
 @dataclasses.dataclass(frozen=True)
 class Exported:
-    """What was written.
+    """What was written."""
 
-    Attributes:
-        path: The file, or the folder of documents.
-        trajectories: Number of trajectories that were read.
-        written: Number of objects that were written.
-        missing: What of them is not written.
-    """
-
-    path: Path
-    trajectories: int
-    written: int
-    missing: tuple[str, ...]
+    path: Path  # the file, or the folder of documents
+    trajectories: int  # number of trajectories that were read
+    written: int  # number of objects that were written
+    missing: tuple[str, ...]  # what of them is not written
 
 
 def export(

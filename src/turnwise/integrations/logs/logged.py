@@ -79,36 +79,21 @@ class Response:
 
 @dataclasses.dataclass(slots=True)
 class Logged:
-    """One trajectory.
+    """One trajectory."""
 
-    Attributes:
-        where: Its place in the file, for errors.
-        responses: Responses in order.
-        task: Name of the task; empty: the text of the first prompt.
-        group: Trajectories with the same group are compared; empty: the task.
-        outcome: Reward and success; None if the log has none.
-        truncated: Whether it was cut off, such as by a limit of turns.
-        failure: Why it cannot be learned from, if so.
-        model: Name of the model.
-        step: Number of the batch, from 1.
-        id: Identifies it, so that it counts once; empty: the log has no identity.
-        after: Messages after the last response.
-        extra: What else the log says about it, by key.
-        made: It as a trajectory, which is made to see whether that is possible, until somebody asks for it.
-    """
-
-    where: str
-    responses: list[Response]
-    task: str = ""
-    group: str = ""
-    outcome: Outcome | None = None
-    truncated: bool = False
-    failure: str | None = None
-    model: str = ""
-    step: int = 1
-    id: str = ""
-    after: list[Message] = dataclasses.field(default_factory=list)
-    extra: dict[str, Any] = dataclasses.field(default_factory=dict)
+    where: str  # its place in the file, for errors
+    responses: list[Response]  # responses in order
+    task: str = ""  # name of the task; empty: the text of the first prompt
+    group: str = ""  # trajectories with the same group are compared; empty: the task
+    outcome: Outcome | None = None  # reward and success; None if the log has none
+    truncated: bool = False  # whether it was cut off, such as by a limit of turns
+    failure: str | None = None  # why it cannot be learned from, if so
+    model: str = ""  # name of the model
+    step: int = 1  # number of the batch, from 1
+    id: str = ""  # identifies it, so that it counts once; empty: the log has no identity
+    after: list[Message] = dataclasses.field(default_factory=list)  # messages after the last response
+    extra: dict[str, Any] = dataclasses.field(default_factory=dict)  # what else the log says about it, by key
+    # It as a trajectory, which is made to see whether that is possible, until somebody asks for it
     made: Trajectory | None = dataclasses.field(default=None, repr=False, compare=False)
 
     @property

@@ -23,40 +23,24 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Scoring:
-    """Score responses with a model at hand.
+    """Score responses with a model at hand."""
 
-    Attributes:
-        policy: The model.
-        name: Its name, for the record.
-        settings: Configuration with `model` and `update.max_tokens`.
-    """
-
-    policy: "Policy"
-    name: str
-    settings: Any
+    policy: "Policy"  # the model
+    name: str  # its name, for the record
+    settings: Any  # configuration with `model` and `update.max_tokens`
 
 
 @dataclasses.dataclass(frozen=True)
 class Imported:
-    """What was read.
+    """What was read."""
 
-    Attributes:
-        kind: Name of the format.
-        trajectories: Number of trajectories.
-        responses: Number of responses.
-        groups: Number of groups.
-        contrast: Number of groups whose rewards differ; credit by comparison has nothing to compare in others.
-        failed: Number of trajectories that cannot be learned from, such as those without reward.
-        missing: What the log does not have, and what follows.
-    """
-
-    kind: str
-    trajectories: int
-    responses: int
-    groups: int
-    contrast: int
-    failed: int
-    missing: tuple[str, ...]
+    kind: str  # name of the format
+    trajectories: int  # number of trajectories
+    responses: int  # number of responses
+    groups: int  # number of groups
+    contrast: int  # number of groups whose rewards differ; credit by comparison has nothing to compare in others
+    failed: int  # number of trajectories that cannot be learned from, such as those without reward
+    missing: tuple[str, ...]  # what the log does not have, and what follows
 
 
 def import_log(

@@ -29,49 +29,29 @@ Drawn = Float[np.ndarray, " D"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Found:
-    """How well one credit finds the responses that have an effect.
+    """How well one credit finds the responses that have an effect."""
 
-    Attributes:
-        rank: Spearman's correlation of credit and effect over all responses.
-        rank_within: The same within a trajectory, averaged over trajectories; constant credit counts as 0.
-        sign: Share of the responses with an effect whose credit has its sign; no credit counts as half.
-        precision: Share with an effect among the tenth of the responses with the largest credit, by size.
-        auroc: Probability that a response with an effect has the larger credit, by size, than one without; chance is
-            0.5.
-        effective: Effective sample size `(sum |A|)^2 / sum A^2` as a share of the responses; nan for a signal.
-    """
-
-    rank: Interval
-    rank_within: Interval
-    sign: Interval
-    precision: Interval
+    rank: Interval  # spearman's correlation of credit and effect over all responses
+    rank_within: Interval  # the same within a trajectory, averaged over trajectories; constant credit counts as 0
+    sign: Interval  # share of the responses with an effect whose credit has its sign; no credit counts as half
+    precision: Interval  # share with an effect among the tenth of the responses with the largest credit, by size
+    # Probability that a response with an effect has the larger credit, by size, than one without; chance is 0.5
     auroc: Interval
-    effective: Interval
+    effective: Interval  # effective sample size `(sum |A|)^2 / sum A^2` as a share of the responses; nan for a signal
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Audit:
-    """Results of executed replay on the credit of some methods.
+    """Results of executed replay on the credit of some methods."""
 
-    Attributes:
-        responses: Number of responses.
-        defined: Number of those where the policy drew something else often enough.
-        nonzero: Share of these whose contrast is not 0, noise included.
-        shown: Share of these whose effect is significant in a permutation test.
-        at_least: `shown` minus what chance alone would show: a lower bound for the share that has an effect.
-        size: Root of the mean squared effect, without the noise of the estimates.
-        reliability: Share of the mean squared contrast that is not noise.
-        found: By method or signal, how well it finds effects.
-    """
-
-    responses: int
-    defined: int
-    nonzero: Interval
-    shown: Interval
-    at_least: Interval
-    size: Interval
-    reliability: Interval
-    found: dict[str, Found]
+    responses: int  # number of responses
+    defined: int  # number of those where the policy drew something else often enough
+    nonzero: Interval  # share of these whose contrast is not 0, noise included
+    shown: Interval  # share of these whose effect is significant in a permutation test
+    at_least: Interval  # `shown` minus what chance alone would show: a lower bound for the share that has an effect
+    size: Interval  # root of the mean squared effect, without the noise of the estimates
+    reliability: Interval  # share of the mean squared contrast that is not noise
+    found: dict[str, Found]  # by method or signal, how well it finds effects
 
 
 def audit(

@@ -33,42 +33,25 @@ WHEN = ("before", "after")
 
 @dataclasses.dataclass(frozen=True)
 class TaskOutcomes:
-    """Outcomes of the tasks for the policy of one checkpoint.
+    """Outcomes of the tasks for the policy of one checkpoint."""
 
-    Attributes:
-        step: Step of the checkpoint.
-        tasks: Names of the tasks.
-        successes: `[tasks]` int.
-        trajectories: `[tasks]` int, those that did not fail.
-    """
-
-    step: int
-    tasks: Sequence[str]
-    successes: np.ndarray
-    trajectories: np.ndarray
+    step: int  # step of the checkpoint
+    tasks: Sequence[str]  # names of the tasks
+    successes: np.ndarray  # `[tasks]` int
+    trajectories: np.ndarray  # `[tasks]` int, those that did not fail
 
 
 @dataclasses.dataclass(frozen=True)
 class Capability:
-    """pass@k of one arm.
+    """pass@k of one arm."""
 
-    Attributes:
-        runs: Folders of the arm's runs, one per training seed.
-        played: Per run, the policy before and after training.
-        k: Values of k.
-        before: Interval of every k.
-        after: Likewise.
-        change: After minus before, paired by run and task.
-        solved: `[2, 2]` tasks by whether a trajectory solved them before and after; the mean over runs.
-    """
-
-    runs: Sequence[Path]
-    played: Sequence[tuple[TaskOutcomes, TaskOutcomes]]
-    k: Sequence[int]
-    before: Sequence[Interval]
-    after: Sequence[Interval]
-    change: Sequence[Interval]
-    solved: np.ndarray
+    runs: Sequence[Path]  # folders of the arm's runs, one per training seed
+    played: Sequence[tuple[TaskOutcomes, TaskOutcomes]]  # per run, the policy before and after training
+    k: Sequence[int]  # values of k
+    before: Sequence[Interval]  # interval of every k
+    after: Sequence[Interval]  # likewise
+    change: Sequence[Interval]  # after minus before, paired by run and task
+    solved: np.ndarray  # `[2, 2]` tasks by whether a trajectory solved them before and after; the mean over runs
 
 
 def check_runs(runs: Sequence[RunLog], steps: Sequence[int | None], temperature: float | None = None) -> None:

@@ -62,7 +62,7 @@ def check_others(stage: Stage, groups: int) -> None:
 
 
 def learn_critics(stage: Stage, plan: Plan, ends: Iterable[str], *, groups: int, seed: int) -> dict[str, ValueTerm]:
-    """Train critics with different inputs on the same trajectories.
+    """Train critics with different inputs on the same trajectories; returns them by what they see.
 
     Args:
         stage: Plays them.
@@ -70,9 +70,6 @@ def learn_critics(stage: Stage, plan: Plan, ends: Iterable[str], *, groups: int,
         ends: What each sees, a key of `SEES`.
         groups: Number of groups measured with the same seed; the critics learn from others.
         seed: Seed of tasks and draws.
-
-    Returns:
-        Critics by what they see.
     """
     trajectories, _ = stage.play_groups(FURTHER * groups, seed, after=groups)
     critics = {}

@@ -20,17 +20,11 @@ NOT_OF_THE_METHOD = ("update.max_tokens",)
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """A setting in which two sides differ.
+    """A setting in which two sides differ."""
 
-    Attributes:
-        setting: Dotted name, such as `warmstart.steps`.
-        a: Values of A, as text.
-        b: Values of B, as text.
-    """
-
-    setting: str
-    a: str
-    b: str
+    setting: str  # dotted name, such as `warmstart.steps`
+    a: str  # values of A, as text
+    b: str  # values of B, as text
 
     @property
     def is_of_the_method(self) -> bool:

@@ -29,21 +29,14 @@ EQUAL = 1e-9
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Effects:
-    """Effects of responses.
+    """Effects of responses."""
 
-    Attributes:
-        effect_R: `[responses]` effect; nan where it is not defined.
-        variance_R: Variance of the estimate, unbiased.
-        p_R: p-value of the permutation test; 1 where all returns are equal.
-        size_R: Probability that the test rejects without an effect, `LEVEL` at most: returns are few and have ties.
-        alternatives_R: Number of distinct actions that the policy drew instead.
-    """
-
-    effect_R: Float[np.ndarray, " R"]
-    variance_R: Float[np.ndarray, " R"]
-    p_R: Float[np.ndarray, " R"]
+    effect_R: Float[np.ndarray, " R"]  # `[responses]` effect; nan where it is not defined
+    variance_R: Float[np.ndarray, " R"]  # variance of the estimate, unbiased
+    p_R: Float[np.ndarray, " R"]  # p-value of the permutation test; 1 where all returns are equal
+    # Probability that the test rejects without an effect, `LEVEL` at most: returns are few and have ties
     size_R: Float[np.ndarray, " R"]
-    alternatives_R: Int[np.ndarray, " R"]
+    alternatives_R: Int[np.ndarray, " R"]  # number of distinct actions that the policy drew instead
 
     @property
     def defined_R(self) -> Bool[np.ndarray, " R"]:

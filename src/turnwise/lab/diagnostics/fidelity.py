@@ -26,32 +26,21 @@ Sums = Float[np.ndarray, "G 3"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Fidelities:
-    """Fidelity of several methods on the same responses.
+    """Fidelity of several methods on the same responses."""
 
-    Attributes:
-        by_method: Fidelity of each method.
-        above_first: Fidelity minus that of the first method, paired by group; without the first one itself.
-    """
-
-    by_method: dict[str, Interval]
+    by_method: dict[str, Interval]  # fidelity of each method
+    # Fidelity minus that of the first method, paired by group; without the first one itself
     above_first: dict[str, Interval]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Importance:
-    """How much is decided by one kind of response.
-
-    Attributes:
-        kind: The kind.
-        share: Share of all responses.
-        square: Mean squared true advantage.
-        alpha: Mean coefficient that modulation by entropy gives these responses.
-    """
+    """How much is decided by one kind of response."""
 
     kind: str
-    share: float
-    square: Interval
-    alpha: float
+    share: float  # share of all responses
+    square: Interval  # mean squared true advantage
+    alpha: float  # mean coefficient that modulation by entropy gives these responses
 
 
 def measure_fidelity(credit: Mapping[str, Float[np.ndarray, " R"]], truth: Truth, groups: Segments) -> Fidelities:
@@ -86,7 +75,8 @@ def compare(sums: Mapping[str, Sums]) -> Fidelities:
             "the true advantages do not differ significantly from zero: all histories are worth the same, or "
             "the estimates are too noisy; raise --continuations or --groups"
         )
-    return with_intervals({name: _statistic(table) for name, table in sums.items()})
+    totals = {name: table.sum(0) for name, table in sums.items()}
+    return with_intervals({name: (float(cosine(totals[name])), cosine(totals[name] - sums[name])) for name in sums})
 
 
 def with_intervals(found: Mapping[str, tuple[float, Float[np.ndarray, " G"]]]) -> Fidelities:
@@ -143,11 +133,6 @@ def importance(
         jackknife_interval(value, without_G, len(groups)).within(0.0, np.inf),  # the mean of squares
         float(alpha_R[of_R].mean()),
     )
-
-
-def _statistic(sums: Sums) -> tuple[float, np.ndarray]:
-    """Return the fidelity over all groups, and without each group in turn."""
-    return float(cosine(sums.sum(0))), cosine(sums.sum(0) - sums)
 
 
 def jackknife_interval(value: float, without_G: np.ndarray, num_groups: int) -> Interval:

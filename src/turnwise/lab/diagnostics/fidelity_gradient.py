@@ -40,17 +40,11 @@ Gradients = Float[np.ndarray, "R size"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Errors:
-    """How the estimates of the true advantages err.
+    """How the estimates of the true advantages err."""
 
-    Attributes:
-        before_R: `[responses]` history of each response.
-        after_R: `[responses]` history after it; -1 if the trajectory ended.
-        variance_H: `[histories]` variance of the estimated value.
-    """
-
-    before_R: Int[np.ndarray, " R"]
-    after_R: Int[np.ndarray, " R"]
-    variance_H: Float[np.ndarray, " H"]
+    before_R: Int[np.ndarray, " R"]  # `[responses]` history of each response
+    after_R: Int[np.ndarray, " R"]  # `[responses]` history after it; -1 if the trajectory ended
+    variance_H: Float[np.ndarray, " H"]  # `[histories]` variance of the estimated value
 
     def square(self, gradient_R: Gradients, responses: np.ndarray, known_R: np.ndarray) -> float:
         """Return the expected squared error of the gradient of some responses, `sum_H Var(V_H) |d_H|^2`."""

@@ -56,65 +56,40 @@ Play = Callable[[Stage], tuple[list[Trajectory], list[Task]]]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FidelityOfRun:
-    """What a policy's trajectories show about credit.
+    """What a policy's trajectories show about credit."""
 
-    Attributes:
-        step: Step of the checkpoint.
-        success: Share of the trajectories that succeeded.
-        groups: Number of groups that were played.
-        histories: Number of histories that were valued.
-        continuations: Continuations per history.
-        fidelities: Fidelity of each method, and differences to the first.
-        importance: Mean squared true advantage by kind of response.
-        failed: Number of continuations that failed.
-        diverged: Number of those, in this call, whose replay was answered differently.
-        unknown: Number of responses whose true advantage is therefore unknown.
-        left_out: Methods that could not be measured, with the cause.
-        responses: Every response with its true advantage and credit; see `fidelity_record`.
-        drift: Entropy drift of each method; None for a policy without entropy.
-        explained: Share of the variance of true values that critics explain, as `SEES` calls it; nan if unknown.
-        extra_tokens: Tokens per response that were computed for a method and that GRPO does not need: read and
-            generated; for continuations, only generated.
-        milliseconds: Time of each method's credit per 1,000 responses, several times; see `time_credit`.
-        gradient: The same for policy gradients, if asked for.
-        replayed: What an audit needs from the same replays.
-    """
-
-    step: int
-    success: float
-    groups: int
-    histories: int
-    continuations: int
-    fidelities: Fidelities
-    importance: list[Importance]
-    failed: int
-    diverged: int
-    unknown: int
-    left_out: dict[str, str]
-    responses: pa.Table
-    drift: Fidelities | None
+    step: int  # step of the checkpoint
+    success: float  # share of the trajectories that succeeded
+    groups: int  # number of groups that were played
+    histories: int  # number of histories that were valued
+    continuations: int  # continuations per history
+    fidelities: Fidelities  # fidelity of each method, and differences to the first
+    importance: list[Importance]  # mean squared true advantage by kind of response
+    failed: int  # number of continuations that failed
+    diverged: int  # number of those, in this call, whose replay was answered differently
+    unknown: int  # number of responses whose true advantage is therefore unknown
+    left_out: dict[str, str]  # methods that could not be measured, with the cause
+    responses: pa.Table  # every response with its true advantage and credit; see `fidelity_record`
+    drift: Fidelities | None  # entropy drift of each method; None for a policy without entropy
+    # Share of the variance of true values that critics explain, as `SEES` calls it; nan if unknown
     explained: dict[str, float]
+    # Tokens per response that were computed for a method and that GRPO does not need: read and generated; for
+    # continuations, only generated
     extra_tokens: dict[str, float]
+    # Time of each method's credit per 1,000 responses, several times; see `time_credit`
     milliseconds: dict[str, list[float]] = dataclasses.field(compare=False)
-    replayed: "Replayed" = dataclasses.field(compare=False)
-    gradient: GradientFidelity | None = None
+    replayed: "Replayed" = dataclasses.field(compare=False)  # what an audit needs from the same replays
+    gradient: GradientFidelity | None = None  # the same for policy gradients, if asked for
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Replayed:
-    """Responses with their effects, and what methods and other signals say about them.
+    """Responses with their effects, and what methods and other signals say about them."""
 
-    Attributes:
-        batch: The responses.
-        effects: Their effects.
-        credit: `[responses]` advantages by method.
-        judged: A judge's ratings of progress, if the run has a judge.
-    """
-
-    batch: Batch
-    effects: Effects
-    credit: dict[str, np.ndarray]
-    judged: np.ndarray | None
+    batch: Batch  # the responses
+    effects: Effects  # their effects
+    credit: dict[str, np.ndarray]  # `[responses]` advantages by method
+    judged: np.ndarray | None  # A judge's ratings of progress, if the run has a judge
 
 
 def measure_run(

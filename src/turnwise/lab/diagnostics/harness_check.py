@@ -110,23 +110,14 @@ ORDER = "the order of calls"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Divergence:
-    """Where the second play asked something else than the first.
+    """Where the second play asked something else than the first."""
 
-    Attributes:
-        task: Name of the task.
-        call: Number of the call, from 1.
-        where: What differs: a message by its role, the tools, or the number of calls.
-        kind: What varies there; see `turnwise.lab.diagnostics.harness_check.KINDS`.
-        before: What the first play had there, shortened.
-        after: What the second play had.
-    """
-
-    task: str
-    call: int
-    where: str
-    kind: str
-    before: str
-    after: str
+    task: str  # name of the task
+    call: int  # number of the call, from 1
+    where: str  # what differs: a message by its role, the tools, or the number of calls
+    kind: str  # what varies there; see `turnwise.lab.diagnostics.harness_check.KINDS`
+    before: str  # what the first play had there, shortened
+    after: str  # what the second play had
 
     def __str__(self) -> str:
         """Describe it in one line."""
@@ -135,41 +126,23 @@ class Divergence:
 
 @dataclasses.dataclass(frozen=True)
 class HarnessReport:
-    """What two plays of a harness show about it.
+    """What two plays of a harness show about it."""
 
-    Attributes:
-        tasks: Tasks that were played.
-        failed: First plays that failed, and the most common cause.
-        cause: This cause; empty if none failed.
-        repeated: Tasks whose second play asked the same, in any order, and gave the same reward.
-        prompts: Calls of the first plays, and those that recurred word for word.
-        prompts_again: These.
-        states: Calls whose state key came again.
-        differences: All differences, in the order of tasks and calls.
-        rewards_agree: Tasks with equal rewards in both plays.
-        rewards: Rewards of the first plays.
-        successes: First plays that succeeded.
-        read: Mean tokens of the prompts of a trajectory; a history counts at every call.
-        written: Mean generated tokens of a trajectory.
-        seconds: Mean seconds of a trajectory.
-        seconds_alone: Mean seconds of the second plays, where no model answers.
-    """
-
-    tasks: int
-    failed: int
-    cause: str
-    repeated: int
-    prompts: int
-    prompts_again: int
-    states: int
-    differences: list[Divergence]
-    rewards_agree: int
-    rewards: list[float]
-    successes: int
-    read: float
-    written: float
-    seconds: float
-    seconds_alone: float
+    tasks: int  # tasks that were played
+    failed: int  # first plays that failed, and the most common cause
+    cause: str  # this cause; empty if none failed
+    repeated: int  # tasks whose second play asked the same, in any order, and gave the same reward
+    prompts: int  # calls of the first plays, and those that recurred word for word
+    prompts_again: int  # these
+    states: int  # calls whose state key came again
+    differences: list[Divergence]  # all differences, in the order of tasks and calls
+    rewards_agree: int  # tasks with equal rewards in both plays
+    rewards: list[float]  # rewards of the first plays
+    successes: int  # first plays that succeeded
+    read: float  # mean tokens of the prompts of a trajectory; a history counts at every call
+    written: float  # mean generated tokens of a trajectory
+    seconds: float  # mean seconds of a trajectory
+    seconds_alone: float  # mean seconds of the second plays, where no model answers
 
     @property
     def played(self) -> int:
@@ -198,15 +171,6 @@ def check_harness(
     on_turn: OnTurn = None,
 ) -> HarnessReport:
     """Play each task once with the policy, and once more with the answers of the first play.
-
-    Args:
-        settings: The `[harness]` of a recipe.
-        tasks: The tasks.
-        names: Their names.
-        models: The policy with its engine.
-        rollout: How responses are sampled.
-        seed: Seed of the draws.
-        on_turn: Progress callback.
 
     Raises:
         RunError: No task could be played.

@@ -18,14 +18,7 @@ REPLAYS = (
 
 
 def page(name: str, checked: HarnessReport, policy: str, of: int) -> list[str | Table]:
-    """Make the page.
-
-    Args:
-        name: Name of the harness.
-        checked: What was found.
-        policy: Which policy played.
-        of: Number of all tasks.
-    """
+    """Make the page."""
     head = (
         f"{name}: {checked.tasks} of {of} tasks, each played by {policy}, and once more with the answers of that play."
     )

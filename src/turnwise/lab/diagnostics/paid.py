@@ -51,10 +51,6 @@ def paid_measures(method: Transform, name: str = "") -> list[Measure]:
 
     Values alone come from a critic; a method that pays for other columns gets them from continuations.
 
-    Args:
-        method: The method.
-        name: Its name in errors; default: its own.
-
     Raises:
         ConfigError: A column cannot be measured without training.
     """

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,16 +15,12 @@ from turnwise.credit.batch import Batch
 from turnwise.engines.build import make_engine
 from turnwise.engines.models import Models, NamedModel
 from turnwise.environments.base import Task
-from turnwise.environments.hosts import Environments
+from turnwise.environments.hosts import Environments, agents_of
 from turnwise.environments.suites import Suite, make_suite, refuse_unrepeatable
-from turnwise.environments.workers import make_environments
 from turnwise.extensions.continuations.play import Continuations
-from turnwise.extensions.gateway.agents import Harnesses
-from turnwise.extensions.gateway.settings import HarnessConfig
 from turnwise.extensions.judge.judge import Judge, make_judge
 from turnwise.extensions.judge.settings import JudgeConfig
-from turnwise.extensions.turn_budget.budget import BudgetedEnvironments, TurnBudget, restore_budget
-from turnwise.extensions.turn_budget.settings import TurnBudgetConfig
+from turnwise.extensions.turn_budget.budget import TurnBudgetExtension
 from turnwise.measures.base import Played
 from turnwise.measures.plan import Plan, plan_measures
 from turnwise.measures.verdict import check_environment
@@ -35,41 +31,49 @@ from turnwise.objective.prober import Prober
 from turnwise.objective.scorer import Scorer
 from turnwise.objective.tokens import Sequences
 from turnwise.objective.values import ValueTerm
+from turnwise.rollout.around import Around
 from turnwise.rollout.collectors import Independent, make_collector, make_request
-from turnwise.rollout.groups import OnTurn
+from turnwise.rollout.groups import Collector, OnTurn, TaskBatch
 from turnwise.rollout.plays import play_starts, play_tasks
 from turnwise.rollout.replays import CHECKED, refuse_varying
 from turnwise.rollout.starts import Start, make_starts
 from turnwise.rollout.trajectory import Trajectory
 from turnwise.train.checkpoint import checkpoint_at, load_checkpoint
 from turnwise.train.evaluation.play import panel
+from turnwise.train.extension import Context, make_extensions, make_players
 from turnwise.train.folder import RunFolder
 from turnwise.train.resume import first_policy
 
 
+class WithinLimits(Around):
+    """Play all trajectories within the run's limits; none is free, as some are in training."""
+
+    def __init__(self, collector: Collector, limits: Sequence[TurnBudgetExtension]):
+        super().__init__(collector)
+        self._limits: list[Any] = [each.collector(collector) for each in limits]
+
+    def put(self, batch: TaskBatch) -> Callable[[Start], Start]:
+        """Return the wrapper of a batch's trajectories."""
+        return self.put_given
+
+    def put_given(self, start: Start) -> Start:
+        """Wrap one trajectory."""
+        return functools.reduce(lambda found, each: each.put_given(found), self._limits, start)
+
+
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """A policy as it was after a step, and where it plays.
+    """A policy as it was after a step, and where it plays."""
 
-    Attributes:
-        config: Configuration of the run.
-        step: Step of the checkpoint.
-        policy: The policy.
-        models: The policy with its engine.
-        suite: Tasks.
-        environments: Where tasks are played.
-        folder: Folder of the run.
-        on_turn: Called after every turn of the played groups, with the number of live episodes and of all.
-    """
-
-    config: Config
-    step: int
+    config: Config  # configuration of the run
+    step: int  # step of the checkpoint
     policy: Policy
-    models: Models
-    suite: Suite
-    environments: Environments
+    models: Models  # the policy with its engine
+    suite: Suite  # tasks
+    environments: Environments  # where tasks are played
     folder: RunFolder
-    on_turn: OnTurn = None
+    on_turn: OnTurn = None  # called after every turn of the played groups, with the number of live episodes and of all
+    limits: Sequence[TurnBudgetExtension] = ()  # what ends trajectories earlier
 
     @classmethod
     def open(
@@ -95,24 +99,22 @@ class Stage:
             ConfigError: The limit of the trajectories is not known, or the harness cannot be imported.
         """
         _, config = RunFolder.open(folder.path)
-        limit = config.rollout.section(TurnBudgetConfig) if limited else None
-        learned = limit is not None and limit.name == "quantile"
-        done, policy, states = load_checkpoint(checkpoint_at(folder, step), to_play=not learned)
+        suite, checkpoint = make_suite(config.environment), checkpoint_at(folder, step)
+        context = Context(config, suite, suite.tasks(config.environment.train_split), device)
+        extensions = make_extensions(context)
+        limits = [each for each in extensions if limited and isinstance(each, TurnBudgetExtension)]
+        to_play = not any(each.evaluates_with_state for each in limits)
+        done, policy, states = load_checkpoint(checkpoint, to_play=to_play)
+        for each in limits:
+            each.restore(checkpoint, states, folder.path)
         policy.model.to(device)  # pyright: ignore[reportArgumentType]
         choose_trainable(policy.model, config.model)
         if config.update.only_norms:
             freeze_but_norms(policy.model)
-        suite = make_suite(config.environment)
-        harness = config.section(HarnessConfig)
-        environments = Harnesses(harness) if harness else make_environments(suite, config.environment)
-        if limit:
-            budget = TurnBudget(limit)
-            if learned:
-                restore_budget(budget, states, folder.path)
-            environments = BudgetedEnvironments(environments, budget.limit, budget.settings.extend)
+        environments = make_players(extensions, context)
         models = Models(policy=NamedModel(policy, make_engine(config.engine, config.model.precision, policy)))
         models.publish()
-        return cls(config, done, policy, models, suite, environments, folder, on_turn)
+        return cls(config, done, policy, models, suite, environments, folder, on_turn, limits)
 
     def refuse_unrepeatable(self, wanted: str) -> None:
         """Raise a ConfigError if the environment declares that it does not repeat, or an agent does not.
@@ -122,7 +124,7 @@ class Stage:
         """
         environment = self.config.environment
         tasks = self.suite.tasks(environment.train_split)
-        if self.config.section(HarnessConfig) is None:
+        if not agents_of(self.environments):
             refuse_unrepeatable(self.suite, tasks[:1], environment.name, wanted)
             return
         starts, rollout = make_starts(tasks[:CHECKED], 1, self.suite.task_name), self.config.rollout
@@ -151,20 +153,18 @@ class Stage:
         return plan
 
     def play_groups(self, groups: int, seed: int, *, after: int = 0) -> tuple[list[Trajectory], list[Task]]:
-        """Play groups of training tasks, at most one group per task.
+        """Play groups of training tasks, one per task; returns usable trajectories, and the task of each group.
 
         Args:
             groups: Number of groups; fewer are played if there are fewer tasks.
             seed: Seed of tasks and draws.
             after: Tasks to leave out: those of a call with this many groups and the same seed.
-
-        Returns:
-            The usable trajectories, and the task of each group.
         """
         tasks = self.suite.tasks(self.config.environment.train_split)
         order = np.random.default_rng([seed, Stream.STUDIED_TASKS]).permutation(len(tasks))
         chosen_tasks = [tasks[number] for number in order[after : after + groups].tolist()]
         collector = make_collector(self.config.rollout, self.environments, self.suite.task_name)
+        collector = WithinLimits(collector, self.limits)
         if after:  # other tasks, and other draws too
             seed = int(np.random.default_rng([seed, Stream.STUDIED_TASKS, after]).integers(2**62))
         played = play_tasks(collector, self.models, chosen_tasks, seed=seed, on_turn=self.on_turn)
@@ -177,12 +177,15 @@ class Stage:
 
     def play_tasks(self, tasks: Sequence[Task], *, seed: int, group_size: int, temperature: float) -> list[Trajectory]:
         """Play each task with independent trajectories."""
-        collector = Independent(self.environments, self.config.rollout, self.suite.task_name)
+        collector = WithinLimits(Independent(self.environments, self.config.rollout, self.suite.task_name), self.limits)
         return play_tasks(collector, self.models, tasks, seed=seed, group_size=group_size, temperature=temperature)
 
     def play(self, starts: Sequence[Start], *, seed: int) -> list[Trajectory]:
         """Play one trajectory per start."""
-        return play_starts(starts, make_request(self.models, self.environments, self.config.rollout, seed=seed))
+        collector = WithinLimits(Independent(self.environments, self.config.rollout), self.limits)
+        return play_starts(
+            starts, make_request(self.models, self.environments, self.config.rollout, seed=seed), collector
+        )
 
     def measure(
         self,
@@ -193,20 +196,12 @@ class Stage:
     ) -> tuple[Batch, Sequences, dict[str, float]]:
         """Take the measures of trajectories, without a critic.
 
-        Args:
-            plan: The measures.
-            trajectories: The trajectories.
-            tasks: Task of each group, for continuations.
-            continuations: Plays on, if a measure needs it.
-
         Returns:
             The batch, the tokens that were scored, and metrics of the measures.
         """
         sequences = Sequences.from_trajectories(trajectories)
-        budget, temperature = (
-            Budget.on(self.policy.model.device, self.config.update.max_tokens),
-            self.config.rollout.temperature,
-        )
+        budget = Budget.on(self.policy.model.device, self.config.update.max_tokens)
+        temperature = self.config.rollout.temperature
         contexts = Contexts(self.policy.model) if "probe" in plan.models else None
         of_probes = (self.config.model, temperature, budget, self.models.policy.sampler, contexts)
         score = Scorer(sequences, self.config.model, temperature, budget, contexts=contexts)

@@ -18,19 +18,12 @@ DRAWS = 10_000
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Interval:
-    """Hold an estimate and its 95 % interval, with infinite ends if the spread is unknown.
+    """Hold an estimate and its 95 % interval, with infinite ends if the spread is unknown."""
 
-    Attributes:
-        value: The estimate.
-        low: Lower end.
-        high: Upper end.
-        p: p-value of Student's two-sided test against zero; nan without a test.
-    """
-
-    value: float
-    low: float
-    high: float
-    p: float = math.nan
+    value: float  # the estimate
+    low: float  # lower end
+    high: float  # upper end
+    p: float = math.nan  # p-value of Student's two-sided test against zero; nan without a test
 
     @property
     def shown(self) -> bool:

@@ -38,19 +38,12 @@ class Limit:
 
 @dataclasses.dataclass(frozen=True)
 class Spent:
-    """What trajectories achieved and used, `[trajectories]` each.
+    """What trajectories achieved and used, `[trajectories]` each."""
 
-    Attributes:
-        success: Whether the trajectory succeeded.
-        turns: Responses.
-        written: Generated tokens.
-        read: Tokens of the prompts, the whole prompt at every turn.
-    """
-
-    success: np.ndarray
-    turns: np.ndarray
-    written: np.ndarray
-    read: np.ndarray
+    success: np.ndarray  # whether the trajectory succeeded
+    turns: np.ndarray  # responses
+    written: np.ndarray  # generated tokens
+    read: np.ndarray  # tokens of the prompts, the whole prompt at every turn
 
     def cost(self, prices: tuple[float, float]) -> np.ndarray:
         """Return the price of each trajectory, for prices per million tokens read and written."""
@@ -114,23 +107,14 @@ def past_quantile(run: RunLog, quantile: float) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Saved:
-    """What a limit saves and loses.
+    """What a limit saves and loses."""
 
-    Attributes:
-        limit: The limit; None: no limit.
-        spent: What the trajectories achieved and used under it.
-        success: Difference of success to no limit, paired by task.
-        read_frac: Share of the read tokens that it saves.
-        written_frac: Share of the generated tokens.
-        turns_frac: Share of the turns.
-    """
-
-    limit: Limit | None
-    spent: Spent
-    success: Interval
-    read_frac: float
-    written_frac: float
-    turns_frac: float
+    limit: Limit | None  # the limit; None: no limit
+    spent: Spent  # what the trajectories achieved and used under it
+    success: Interval  # difference of success to no limit, paired by task
+    read_frac: float  # share of the read tokens that it saves
+    written_frac: float  # share of the generated tokens
+    turns_frac: float  # share of the turns
 
 
 def compare_limits(trajectories: Sequence[Trajectory], limits: Mapping[str, Limit]) -> dict[str, Saved]:

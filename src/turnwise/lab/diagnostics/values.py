@@ -22,15 +22,10 @@ from turnwise.rollout.trajectory import Trajectory
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Truth:
-    """Estimated true advantages.
+    """Estimated true advantages."""
 
-    Attributes:
-        advantage_R: `[responses]` A*, unbiased; nan where fewer than two continuations finished.
-        variance_R: `[responses]` variance of the estimate, unbiased.
-    """
-
-    advantage_R: Float[np.ndarray, " R"]
-    variance_R: Float[np.ndarray, " R"]
+    advantage_R: Float[np.ndarray, " R"]  # `[responses]` A*, unbiased; nan where fewer than two continuations finished
+    variance_R: Float[np.ndarray, " R"]  # `[responses]` variance of the estimate, unbiased
 
     @property
     def known_R(self) -> np.ndarray:
@@ -98,7 +93,7 @@ def continue_histories(
     on_part: Callable[[Float[np.ndarray, "H K"], int], None] = lambda return_HK, done: None,
     replays: Replays | None = None,
 ) -> Float[np.ndarray, "H K"]:
-    """Play every history to its end several times.
+    """Play every history to its end several times; returns `[histories, continuations]` sums, nan where one failed.
 
     Args:
         starts: One per history.
@@ -109,9 +104,6 @@ def continue_histories(
         known: Returns of an earlier call that was interrupted, nan where missing.
         on_part: Called after every part, with all returns so far and the number of histories done.
         replays: Counts those that diverge.
-
-    Returns:
-        `[histories, continuations]` sums of rewards; nan where a continuation failed.
 
     Raises:
         RunError: All continuations of the first three parts failed, or most replays diverge.

@@ -21,23 +21,15 @@ PRECISION = 1e-9
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Did:
-    """What one block did: `result = coefficient * what came in + added`.
+    """What one block did: `result = coefficient * what came in + added`."""
 
-    Attributes:
-        block: Name of the block, or `OTHER`.
-        coefficient_R: `[rows]` factor; 1 for a block without one.
-        added_R: `[rows]` term; for a mask, minus the credit that it removes.
-        result_R: `[rows]` credit after the block.
-        part: The block acts inside the `mix` that follows. Its `added_R` is 0, since nothing tells what came in.
-        mix: The block is a `mix`.
-    """
-
-    block: str
-    coefficient_R: np.ndarray
-    added_R: np.ndarray
-    result_R: np.ndarray
+    block: str  # name of the block, or `OTHER`
+    coefficient_R: np.ndarray  # `[rows]` factor; 1 for a block without one
+    added_R: np.ndarray  # `[rows]` term; for a mask, minus the credit that it removes
+    result_R: np.ndarray  # `[rows]` credit after the block
+    # The block acts inside the `mix` that follows. Its `added_R` is 0, since nothing tells what came in.
     part: bool = False
-    mix: bool = False
+    mix: bool = False  # the block is a `mix`
 
 
 def traced_blocks(step: RecordedStep, *, invalid_penalty: float) -> list[Did]:

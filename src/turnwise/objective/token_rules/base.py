@@ -49,31 +49,18 @@ def columns_of(rule: Callable[..., Any]) -> tuple[str, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class StepTokens:
-    """Generated tokens of a training step, under the policy at its start.
+    """Generated tokens of a training step, under the policy at its start."""
 
-    Attributes:
-        advantage_T: Advantage of each token's response.
-        logprob_T: Log-probability of each token (nats).
-        entropy_T: Entropy of the policy at each token (nats).
-        clip_low: Clip width below 1, from the recipe.
-        clip_high: Clip width above 1, from the recipe.
-        steps_done: Steps before this one.
-        steps: Steps of the whole run.
-        seed: Seed of the step's random draws.
-        state: State that the rule returned in the previous step; None in the first.
-        batch: Responses of the step, with the columns that the rule `reads`.
-    """
-
-    advantage_T: Values
-    logprob_T: Values
-    entropy_T: Values
-    clip_low: float = 0.2
-    clip_high: float = 0.2
-    steps_done: int = 0
-    steps: int = 1
-    seed: Sequence[int] = (0,)
-    state: Any = None
-    batch: Batch | None = None
+    advantage_T: Values  # advantage of each token's response
+    logprob_T: Values  # log-probability of each token (nats)
+    entropy_T: Values  # entropy of the policy at each token (nats)
+    clip_low: float = 0.2  # clip width below 1, from the recipe
+    clip_high: float = 0.2  # clip width above 1, from the recipe
+    steps_done: int = 0  # steps before this one
+    steps: int = 1  # steps of the whole run
+    seed: Sequence[int] = (0,)  # seed of the step's random draws
+    state: Any = None  # state that the rule returned in the previous step; None in the first
+    batch: Batch | None = None  # responses of the step, with the columns that the rule `reads`
 
     @property
     def responses(self) -> Batch:
@@ -92,27 +79,17 @@ class StepTokens:
 
 @dataclasses.dataclass(frozen=True)
 class TokenCredit:
-    """Inputs of `policy_loss` per token. None keeps the value without a rule.
+    """Inputs of `policy_loss` per token. None keeps the value without a rule."""
 
-    Attributes:
-        kept_T: Whether a token counts; the means of the loss run over kept tokens only.
-        factor_T: Factor on the loss of a token; the denominators do not change.
-        advantage_T: Advantages that replace those of the responses.
-        clip_low_T: Clip widths below 1.
-        clip_high_T: Clip widths above 1; set both or neither.
-        tilt_T: Argument `tilt` of `policy_loss`.
-        penalty_T: Argument `penalty` of `policy_loss`.
-        state: State for the next step, as plain data for the checkpoint.
-    """
-
+    # Whether a token counts; the means of the loss run over kept tokens only
     kept_T: Bool[np.ndarray, " T"] | None = None
-    factor_T: Values | None = None
-    advantage_T: Values | None = None
-    clip_low_T: Values | None = None
-    clip_high_T: Values | None = None
-    tilt_T: Values | None = None
-    penalty_T: Values | None = None
-    state: Any = None
+    factor_T: Values | None = None  # factor on the loss of a token; the denominators do not change
+    advantage_T: Values | None = None  # advantages that replace those of the responses
+    clip_low_T: Values | None = None  # clip widths below 1
+    clip_high_T: Values | None = None  # clip widths above 1; set both or neither
+    tilt_T: Values | None = None  # argument `tilt` of `policy_loss`
+    penalty_T: Values | None = None  # argument `penalty` of `policy_loss`
+    state: Any = None  # state for the next step, as plain data for the checkpoint
 
     def part(self, chosen_T: Bool[np.ndarray, " T"] | None) -> "TokenCredit":
         """Return its values for some of the tokens; None: all."""
@@ -126,20 +103,11 @@ class TokenCredit:
 
 @dataclasses.dataclass(frozen=True)
 class Corridor:
-    """Arguments of `entropy_loss` for the passes over a step.
+    """Arguments of `entropy_loss` for the passes over a step."""
 
-    Attributes:
-        aggregate: Argument `aggregate` of `token_weights`.
-        bonus: Coefficient of the entropy.
-        penalty: Coefficient of the distance from the corridor.
-        low: Lower end of the corridor (nats).
-        high: Upper end of the corridor (nats).
-        state: State for the next step, as plain data for the checkpoint.
-    """
-
-    aggregate: Aggregate
-    bonus: float
-    penalty: float = 0.0
-    low: float = 0.0
-    high: float = float("inf")
-    state: Any = None
+    aggregate: Aggregate  # argument `aggregate` of `token_weights`
+    bonus: float  # coefficient of the entropy
+    penalty: float = 0.0  # coefficient of the distance from the corridor
+    low: float = 0.0  # lower end of the corridor (nats)
+    high: float = float("inf")  # upper end of the corridor (nats)
+    state: Any = None  # state for the next step, as plain data for the checkpoint

@@ -27,12 +27,7 @@ def step_tokens(step: StepView, settings: UpdateConfig, state: Any) -> StepToken
 
 
 class StepRule:
-    """A rule that is asked once per step, and its state.
-
-    Args:
-        rule: The rule.
-        settings: Section `[update]` of the recipe.
-    """
+    """A rule that is asked once per step, and its state."""
 
     def __init__(self, rule: Callable[[StepTokens], Any], settings: UpdateConfig):
         self.rule, self.state, self._settings = rule, None, settings

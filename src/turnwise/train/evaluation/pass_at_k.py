@@ -14,7 +14,7 @@ BUDGETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 def pass_at_k(
     successes: Int[np.ndarray, "..."], trajectories: Int[np.ndarray, "..."], k: Sequence[int]
 ) -> Float[np.ndarray, "... k"]:
-    """Estimate pass@k of tasks without bias from n trajectories each, c of which succeeded.
+    """Estimate pass@k without bias from n trajectories per task, c of which succeeded; returns `[tasks, k]`.
 
         pass@k = 1 - C(n - c, k) / C(n, k) = 1 - prod over j < k of (n - c - j) / (n - j)
 
@@ -25,9 +25,6 @@ def pass_at_k(
         successes: c of each task.
         trajectories: n of each task.
         k: Numbers of trajectories; each in [1, n].
-
-    Returns:
-        `[tasks, k]` estimates.
 
     Raises:
         ConfigError: A k is below 1, or a task has fewer trajectories.

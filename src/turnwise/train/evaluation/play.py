@@ -32,7 +32,7 @@ def evaluate(
     seed: int = 0,
     on_turn: OnTurn = None,
 ) -> tuple[dict[str, float], list[Trajectory]]:
-    """Play a panel of held-out tasks once and return its metrics.
+    """Play a panel of held-out tasks once; returns `evaluation_metrics` and the trajectories.
 
     Args:
         collector: Plays the tasks.
@@ -42,9 +42,6 @@ def evaluate(
         temperature: Sampling temperature; 0 is greedy.
         seed: Seed of the sampling.
         on_turn: Called after every turn with the number of live episodes and of all.
-
-    Returns:
-        Metrics (`evaluation_metrics`) and trajectories.
     """
     trajectories = play_tasks(
         collector, models, panel(tasks, episodes), seed=seed, group_size=1, temperature=temperature, on_turn=on_turn
@@ -94,11 +91,7 @@ NO_ROOM = "model.max_context has no room for the first observation and a respons
 
 
 def common_failure(trajectories: Sequence[Trajectory]) -> str:
-    """Describe the most common cause of failed trajectories: its count, its text, and where the first one failed.
-
-    Returns:
-        The description; empty if none failed.
-    """
+    """Describe the most common cause of failed trajectories, with its count and first place; empty if none failed."""
     failed = [trajectory for trajectory in trajectories if not trajectory.usable]
     if not failed:
         return ""

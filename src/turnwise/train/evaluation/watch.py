@@ -51,7 +51,11 @@ def watch(
     """
     events: SimpleQueue[Any] = SimpleQueue()
     stopped = threading.Event()
-    report = lambda made: events.put(Responded(policy.format.text(made.token_ids), _mean(made.entropies)))  # noqa: E731
+
+    def report(made: Generation) -> None:
+        entropy = float(np.mean(made.entropies)) if made.entropies else None
+        events.put(Responded(policy.format.text(made.token_ids), entropy))
+
     models = Models(policy=NamedModel(policy, _Engine(engine, report, stopped)))
     collector = make_collector(settings, _Environments(environments, lambda step: events.put(Observed(step))), str)
 
@@ -73,10 +77,6 @@ def watch(
     finally:
         stopped.set()
         thread.join()
-
-
-def _mean(entropies: Sequence[float] | None) -> float | None:
-    return float(np.mean(entropies)) if entropies else None
 
 
 class _Engine:

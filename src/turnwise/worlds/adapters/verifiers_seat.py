@@ -32,15 +32,10 @@ MALFORMED = "malformed_call"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Prompt:
-    """A prompt of the policy.
+    """A prompt of the policy."""
 
-    Attributes:
-        text: The messages since the last response; the first prompt also describes the tools.
-        tools: Names of the available tools.
-    """
-
-    text: str
-    tools: frozenset[str]
+    text: str  # the messages since the last response; the first prompt also describes the tools
+    tools: frozenset[str]  # names of the available tools
 
 
 class SeatConversation:

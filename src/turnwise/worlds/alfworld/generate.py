@@ -86,12 +86,7 @@ def generate_game(
 
 def generate_games(split: str, count: int, **options) -> list[GameData]:
     """Return the first `count` games of a split, all different; `options` are those of `generate_game`."""
-    return [_solved(game) for _, game in _split(split, count, **options)]
-
-
-def game_seeds(split: str, count: int, **options) -> list[int]:
-    """Return the seeds of `generate_games`: with them and the options, `generate_game` makes the same games."""
-    return [seed for seed, _ in _split(split, count, **options)]
+    return list(map(_solved, _split(split, count, **options)))
 
 
 def fingerprint(game: GameData) -> str:
@@ -103,7 +98,7 @@ def fingerprint(game: GameData) -> str:
     return hashlib.sha256(repr(content).encode()).hexdigest()
 
 
-def _split(split: str, count: int, **options) -> Iterator[tuple[int, GameData]]:
+def _split(split: str, count: int, **options) -> Iterator[GameData]:
     """Yield the first seeds and games of a split, each content once; the games lack their walkthrough."""
     if split not in _FIRST_SEED:
         raise ConfigError(f"split is {split!r}; expected one of {', '.join(_FIRST_SEED)}.")
@@ -122,7 +117,7 @@ def _split(split: str, count: int, **options) -> Iterator[tuple[int, GameData]]:
         if content not in given and int(content[:8], 16) % 8 in _FINGERPRINTS[split]:
             given.add(content)
             seeds_without_a_game = 0
-            yield seed, game
+            yield game
 
 
 def _solved(game: GameData) -> GameData:

@@ -22,17 +22,11 @@ FLOOR: dict[str, list[str]] = TABLES["floor"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Kind:
-    """Description of one object type.
+    """Description of one object type."""
 
-    Attributes:
-        rooms: Room -> relative number of such objects in it.
-        properties: Properties of each such object, as in `Thing.properties`.
-        places: Receptacle type -> chance of being there at the start; 0: it can only be put there.
-    """
-
-    rooms: dict[str, int]
-    properties: frozenset[str]
-    places: dict[str, int]
+    rooms: dict[str, int]  # room -> relative number of such objects in it
+    properties: frozenset[str]  # properties of each such object, as in `Thing.properties`
+    places: dict[str, int]  # receptacle type -> chance of being there at the start; 0: it can only be put there
 
 
 def _parse(line: str) -> tuple[str, Kind]:

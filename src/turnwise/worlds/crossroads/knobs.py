@@ -12,35 +12,24 @@ READINGS = ("short", "text")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Knobs:
-    """Options of a walk. Each sets one property and leaves the others as they are.
+    """Options of a walk. Each sets one property and leaves the others as they are."""
 
-    Attributes:
-        setting: Name of the setting that the options are changed from.
-        turns: Turns of a walk, 2 to 200.
-        critical: Number of critical turns: there only the road on the sign leads on. Elsewhere every road does.
-        start_success: Share of walks that the teacher wins; a warm-started policy often wins fewer.
-        follow: Probability that the teacher follows the sign of a turn that is not critical, from 1 / roads to below 1.
-            It sets how uncertain those turns are; `start_success` alone sets how uncertain the critical ones are.
-        delay: Turns after a wrong choice until the dead end shows, at the latest at the end. Until then nothing
-            differs.
-        slip: Probability that a named road is not the one taken.
-        recurrence: "turn": the observation shows the mile, so it recurs in other trajectories only. "often": it shows
-            only the kind of turn and the sign. "never": it depends on all responses so far.
-        roads: Number of roads at each turn, 2 to 8.
-        reading: "short": a few words, for a policy made from scratch. "text": sentences, for a chat model.
-    """
-
-    setting: str
+    setting: str  # name of the setting that the options are changed from
     _: dataclasses.KW_ONLY
-    turns: int = 10
-    critical: int = 3
-    start_success: float = 0.3
+    turns: int = 10  # turns of a walk, 2 to 200
+    critical: int = 3  # number of critical turns: there only the road on the sign leads on. Elsewhere every road does.
+    start_success: float = 0.3  # share of walks that the teacher wins; a warm-started policy often wins fewer
+    # Probability that the teacher follows the sign of a turn that is not critical, from 1 / roads to below 1. It sets
+    # how uncertain those turns are; `start_success` alone sets how uncertain the critical ones are.
     follow: float = 0.7
+    # Turns after a wrong choice until the dead end shows, at the latest at the end. Until then nothing differs.
     delay: int = 200
-    slip: float = 0.0
+    slip: float = 0.0  # probability that a named road is not the one taken
+    # "turn": the observation shows the mile, so it recurs in other trajectories only. "often": it shows only the kind
+    # of turn and the sign. "never": it depends on all responses so far.
     recurrence: str = "turn"
-    roads: int = 4
-    reading: str = "short"
+    roads: int = 4  # number of roads at each turn, 2 to 8
+    reading: str = "short"  # "short": a few words, for a policy made from scratch. "text": sentences, for a chat model.
 
     def __post_init__(self):
         for name, low, high in (

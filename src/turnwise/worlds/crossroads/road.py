@@ -21,21 +21,13 @@ WEATHERS = 16
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Road:
-    """The road of a task. An action is the number of a road; `roads` stands for a response that names none.
+    """The road of a task. An action is the number of a road; `roads` stands for a response that names none."""
 
-    Attributes:
-        knobs: Options of the walk.
-        sign_T: `[turns]` road on each sign.
-        critical_T: `[turns]` whether only that road leads on.
-        stays_TWA: `[turns, weathers, actions]` whether the walk stays winnable.
-        after_TWA: `[turns, weathers, actions]` weather after the turn.
-    """
-
-    knobs: Knobs
-    sign_T: Int[np.ndarray, " T"]
-    critical_T: Bool[np.ndarray, " T"]
-    stays_TWA: Bool[np.ndarray, "T W A"]
-    after_TWA: Int[np.ndarray, "T W A"]
+    knobs: Knobs  # options of the walk
+    sign_T: Int[np.ndarray, " T"]  # `[turns]` road on each sign
+    critical_T: Bool[np.ndarray, " T"]  # `[turns]` whether only that road leads on
+    stays_TWA: Bool[np.ndarray, "T W A"]  # `[turns, weathers, actions]` whether the walk stays winnable
+    after_TWA: Int[np.ndarray, "T W A"]  # `[turns, weathers, actions]` weather after the turn
 
     def teacher(self) -> Float[np.ndarray, "T A"]:
         """Return the probabilities of the teacher's actions, `[turns, roads]`."""
@@ -66,15 +58,10 @@ def draw_road(seed: int, knobs: Knobs) -> Road:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RoadValues:
-    """Exact values of a policy on a road that is not lost yet; once it is lost, all values are 0.
+    """Exact values of a policy on a road that is not lost yet; once it is lost, all values are 0."""
 
-    Attributes:
-        state_TW: `[turns, weathers]` probability of success from a state on.
-        action_TWA: `[turns, weathers, actions]` the same after an action.
-    """
-
-    state_TW: Float[np.ndarray, "T W"]
-    action_TWA: Float[np.ndarray, "T W A"]
+    state_TW: Float[np.ndarray, "T W"]  # `[turns, weathers]` probability of success from a state on
+    action_TWA: Float[np.ndarray, "T W A"]  # `[turns, weathers, actions]` the same after an action
 
     @property
     def success(self) -> float:

@@ -32,27 +32,17 @@ class _Settings(BaseModel):
 
 @dataclasses.dataclass(frozen=True)
 class HarborTask:
-    """A task.
+    """A task."""
 
-    Attributes:
-        name: Name of its folder.
-        folder: The folder.
-        instruction: What the agent is asked to do.
-        root: Working directory.
-        copied: Files and folders of `environment/` by the place that they are copied to, below `root`.
-        variables: Environment variables.
-        test_s: Time limit of the tests (seconds).
-        test_variables: Further variables of the tests.
-    """
-
-    name: str
+    name: str  # name of its folder
     folder: Path
-    instruction: str
-    root: str = "/app"
+    instruction: str  # what the agent is asked to do
+    root: str = "/app"  # working directory
+    # Files and folders of `environment/` by the place that they are copied to, below `root`
     copied: tuple[tuple[Path, str], ...] = ()
-    variables: tuple[tuple[str, str], ...] = ()
-    test_s: float = 600.0
-    test_variables: tuple[tuple[str, str], ...] = ()
+    variables: tuple[tuple[str, str], ...] = ()  # environment variables
+    test_s: float = 600.0  # time limit of the tests (seconds)
+    test_variables: tuple[tuple[str, str], ...] = ()  # further variables of the tests
 
 
 def read_tasks(folder: Path) -> tuple[list[HarborTask], dict[str, str]]:

@@ -34,42 +34,25 @@ class ProductRow:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Order:
-    """A row of the table of orders.
+    """A row of the table of orders."""
 
-    Attributes:
-        customer: Number of the customer.
-        day: Day of the order, different among the orders of a customer.
-        status: One of `STATES`.
-        lines: Product and quantity, with different quantities.
-    """
-
-    customer: int
-    day: int
-    status: str
-    lines: tuple[tuple[int, int], ...]
+    customer: int  # number of the customer
+    day: int  # day of the order, different among the orders of a customer
+    status: str  # one of `STATES`
+    lines: tuple[tuple[int, int], ...]  # product and quantity, with different quantities
 
 
 @dataclasses.dataclass(frozen=True)
 class Desk:
-    """A database and a question.
+    """A database and a question."""
 
-    Attributes:
-        customers: Customers by number.
-        products: Products by number.
-        orders: Orders by number.
-        kind: Kind of the question, a key of `QUESTIONS`.
-        question: The question.
-        answer: Its answer.
-        calls: Tool calls that find the answer, in order, without the answer itself.
-    """
-
-    customers: dict[int, Customer]
-    products: dict[int, ProductRow]
-    orders: dict[int, Order]
-    kind: str = ""
+    customers: dict[int, Customer]  # customers by number
+    products: dict[int, ProductRow]  # products by number
+    orders: dict[int, Order]  # orders by number
+    kind: str = ""  # kind of the question, a key of `QUESTIONS`
     question: str = ""
     answer: str = ""
-    calls: tuple[ToolCall, ...] = ()
+    calls: tuple[ToolCall, ...] = ()  # tool calls that find the answer, in order, without the answer itself
 
 
 def draw_desk(seed: int, kinds: tuple[str, ...]) -> Desk:

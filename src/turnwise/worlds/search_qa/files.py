@@ -28,19 +28,12 @@ class Passage:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SearchQuestion:
-    """One question.
+    """One question."""
 
-    Attributes:
-        id: Its name; decides the split.
-        text: The question, on one line.
-        answers: Gold answers; any of them is right.
-        supporting: Ids of the passages that answer it together; empty if unknown.
-    """
-
-    id: str
-    text: str
-    answers: tuple[str, ...]
-    supporting: tuple[str, ...] = ()
+    id: str  # its name; decides the split
+    text: str  # the question, on one line
+    answers: tuple[str, ...]  # gold answers; any of them is right
+    supporting: tuple[str, ...] = ()  # ids of the passages that answer it together; empty if unknown
 
 
 def find_file(name: str, path: str | Path | None) -> Path:
@@ -82,10 +75,6 @@ def load_corpus(path: Path) -> list[Passage]:
 
 def load_questions(path: Path, known: Collection[str]) -> list[SearchQuestion]:
     """Load questions.
-
-    Args:
-        path: The file.
-        known: Ids of the corpus.
 
     Raises:
         DataError: The file is malformed or empty, has an id twice, or names a passage that the corpus does not have.

@@ -21,10 +21,6 @@ class Searcher:
 
     It searches for the question, then for titles of missing supporting passages that occur in what it has read, then
     for the titles found, best first. It answers once all supporting passages have been shown, or no search is left.
-
-    Args:
-        environment: The environment to play.
-        supporting: Titles of the supporting passages, by id.
     """
 
     def __init__(self, environment: SearchQaEnvironment, supporting: Mapping[str, str]):

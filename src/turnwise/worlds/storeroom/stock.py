@@ -117,15 +117,12 @@ class Tasks:
 
 
 def expert(request: str, results: Sequence[str], depots: Sequence[str]) -> dict[str, Any]:
-    """Answer like a script that does not know which depot keeps what: try them in turn.
+    """Return the message of a script that does not know which depot keeps what, and tries them in turn.
 
     Args:
         request: What the agent is asked to do.
         results: Results of its calls so far.
         depots: The depots, in the order in which it tries them.
-
-    Returns:
-        The assistant's message.
     """
     if results and "error" not in results[-1]:
         return {"role": "assistant", "content": str(json.loads(results[-1]).get("pieces", "Done."))}

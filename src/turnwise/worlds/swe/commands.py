@@ -19,13 +19,7 @@ class CommandFailed(EnvironmentFault):
 
 
 def begin(workspace: Workspace, task: SweTask, *, hide: bool = True) -> None:
-    """Prepare a clean snapshot for the agent.
-
-    Args:
-        workspace: Workspace with the snapshot.
-        task: The task.
-        hide: Remove the tests that grade.
-    """
+    """Prepare a clean snapshot for the agent."""
     if task.bug_patch:
         apply(workspace, task.bug_patch)
     if hide and task.hidden_files:

@@ -22,23 +22,14 @@ from turnwise.worlds.swe.workspace import Files, Oversized, Workspace
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SessionLimits:
-    """Limits of one trajectory.
+    """Limits of one trajectory."""
 
-    Attributes:
-        max_steps: Turns; then the trajectory is truncated, and the repository is not graded.
-        seconds: Time of all tools together; then the repository is submitted as it is.
-        output_chars: Maximum observation length (characters).
-        view_lines: Lines of a file shown at once.
-        search_lines: Lines shown of a search.
-        statement_chars: Maximum length of the problem statement (characters).
-    """
-
-    max_steps: int = 20
-    seconds: float = 600.0
-    output_chars: int = 4000
-    view_lines: int = 60
-    search_lines: int = 20
-    statement_chars: int = 8000
+    max_steps: int = 20  # turns; then the trajectory is truncated, and the repository is not graded
+    seconds: float = 600.0  # time of all tools together; then the repository is submitted as it is
+    output_chars: int = 4000  # maximum observation length (characters)
+    view_lines: int = 60  # lines of a file shown at once
+    search_lines: int = 20  # lines shown of a search
+    statement_chars: int = 8000  # maximum length of the problem statement (characters)
 
 
 class SweSession:

@@ -60,79 +60,49 @@ _NUM_TELLING, _NUM_OTHER = 16, 8
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SoundVariant:
-    """A variant that behaves as it must with the right version.
-
-    Attributes:
-        variant: The variant.
-        seconds: Its time.
-        items: Its places in the report: the text before and after the function's name.
-    """
+    """A variant that behaves as it must with the right version."""
 
     variant: Variant
-    seconds: float
-    items: tuple[tuple[str, str], ...]
+    seconds: float  # its time
+    items: tuple[tuple[str, str], ...]  # its places in the report: the text before and after the function's name
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CallCase:
-    """A call of a function of the package.
+    """A call of a function of the package."""
 
-    Attributes:
-        module: Where the function is.
-        name: Its qualified name.
-        arguments: Pickled by the right version, in base64; only unpickled inside a sandbox.
-        answer: Digest of the right answer.
-        telling: Whether the version with the bug answers differently.
-    """
-
-    module: str
-    name: str
-    arguments: str
-    answer: str
-    telling: bool
+    module: str  # where the function is
+    name: str  # its qualified name
+    arguments: str  # pickled by the right version, in base64; only unpickled inside a sandbox
+    answer: str  # digest of the right answer
+    telling: bool  # whether the version with the bug answers differently
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TaskPlan:
-    """What is known about the tests of one task.
+    """What is known about the tests of one task."""
 
-    Attributes:
-        brought: Files of tests as they must be for grading, by path.
-        templates: Those of them whose tests can have other names.
-        marked: File and name of tests that their author marks as expected to fail.
-        read_only: Whether the tests pass in a repository that cannot be written to.
-        seconds: Time of the tests alone.
-        checked: Variants to draw from.
-        calls: Calls to draw from.
-    """
-
-    brought: Mapping[str, str]
+    brought: Mapping[str, str]  # files of tests as they must be for grading, by path
+    # Those of them whose tests can have other names
     templates: Mapping[str, Template] = dataclasses.field(default_factory=dict)
+    # File and name of tests that their author marks as expected to fail
     marked: frozenset[tuple[str, str]] = frozenset()
-    read_only: bool = False
-    seconds: float = 0.0
-    checked: tuple[SoundVariant, ...] = ()
-    calls: tuple[CallCase, ...] = ()
+    read_only: bool = False  # whether the tests pass in a repository that cannot be written to
+    seconds: float = 0.0  # time of the tests alone
+    checked: tuple[SoundVariant, ...] = ()  # variants to draw from
+    calls: tuple[CallCase, ...] = ()  # calls to draw from
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Drawn:
-    """The tests and calls of one grading.
+    """The tests and calls of one grading."""
 
-    Attributes:
-        files: Files of tests to write.
-        tests: Paths for pytest.
-        names: By new name, the test's old one and the variant; None: the test itself.
-        chosen: The variants.
-        general: By new name, whether this general test must pass.
-        calls: The calls.
-    """
-
-    files: Mapping[str, bytes]
-    tests: tuple[str, ...]
+    files: Mapping[str, bytes]  # files of tests to write
+    tests: tuple[str, ...]  # paths for pytest
+    # By new name, the test's old one and the variant; None: the test itself
     names: Mapping[str, tuple[str, Variant | None]]
     chosen: tuple[SoundVariant, ...]
-    general: Mapping[str, bool]
+    general: Mapping[str, bool]  # by new name, whether this general test must pass
     calls: tuple[CallCase, ...]
 
 
@@ -174,17 +144,11 @@ def draw(plan: TaskPlan, task: SweTask, tests: Sequence[str], chosen: Sequence[S
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a report says about the tests that were meant.
+    """What a report says about the tests that were meant."""
 
-    Attributes:
-        passed: Names of tests that passed, as the task calls them.
-        failed: Messages of those that did not.
-        as_drawn: Whether every variant did what it must, and nothing else.
-    """
-
-    passed: frozenset[str]
-    failed: Mapping[str, str]
-    as_drawn: bool
+    passed: frozenset[str]  # names of tests that passed, as the task calls them
+    failed: Mapping[str, str]  # messages of those that did not
+    as_drawn: bool  # whether every variant did what it must, and nothing else
     seconds: Mapping[tuple[str, Variant | None], float]
     outcomes: Mapping[tuple[str, Variant], Mapping[tuple[str, str], bool]]
 

@@ -70,11 +70,7 @@ def _entries(snapshot: Path) -> Iterator[tuple[str, Entry]]:
                 folders.append(f"{path}/")
                 yield path, (0o755, None)
             elif found.is_file():
-                yield path, (_mode(Path(found.path)), Path(found.path).read_bytes())
-
-
-def _mode(path: Path) -> int:
-    return stat.S_IMODE(path.stat().st_mode)
+                yield path, (stat.S_IMODE(found.stat().st_mode), Path(found.path).read_bytes())
 
 
 def _write(path: Path, mode: int, content: bytes | str | None) -> None:
@@ -96,13 +92,7 @@ _locks: defaultdict[Path, threading.Lock] = defaultdict(threading.Lock)
 
 
 def kept_plan(task: SweTask, where: str, make: Callable[[], TaskPlan]) -> TaskPlan:
-    """Load the plan of a task, or make and keep it.
-
-    Args:
-        task: The task.
-        where: The snapshot and the interpreter that it is made with.
-        make: Makes the plan.
-    """
+    """Load the plan of a task, or make and keep it."""
     folder = _folder("plans", task, f"{where} {platform.python_version()}")
     with _locks[folder]:
         if not folder.is_dir():
@@ -115,13 +105,7 @@ def kept_plan(task: SweTask, where: str, make: Callable[[], TaskPlan]) -> TaskPl
 
 
 def laid_out(task: SweTask, snapshot: Path, make: Callable[[], Files]) -> Path:
-    """Return the repository as the agent gets it, as a folder.
-
-    Args:
-        task: The task.
-        snapshot: The repository before the bug.
-        make: Makes the files that differ from the snapshot.
-    """
+    """Return the repository as the agent gets it, as a folder."""
     folder = _folder("laid", task, str(snapshot))
     with _locks[folder]:
         if not folder.is_dir():

@@ -247,18 +247,11 @@ def _only(template: variants.Template, wanted: Collection[variants.Variant]) -> 
 
 def _functions(text: str, lines: Collection[int]) -> set[str]:
     """Qualified names of the functions that hold lines; of nested functions the outermost one."""
-    found = set[str]()
-
-    def look(body: Sequence[ast.stmt], within: str) -> None:
-        for node in body:
-            if isinstance(node, ast.ClassDef):
-                look(node.body, f"{within}{node.name}.")
-            elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                if any(node.lineno <= line <= (node.end_lineno or node.lineno) for line in lines):
-                    found.add(f"{within}{node.name}")
-            elif isinstance(node, (ast.If, ast.Try)):
-                look([*node.body, *node.orelse], within)
-
-    with contextlib.suppress(SyntaxError, ValueError):
-        look(ast.parse(text).body, "")
-    return found
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return set()
+    spans = (
+        (name, range(node.lineno, (node.end_lineno or node.lineno) + 1)) for name, node in variants.functions(tree)
+    )
+    return {name for name, span in spans if any(line in span for line in lines)}

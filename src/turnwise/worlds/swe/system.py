@@ -24,19 +24,12 @@ SITE = "/opt/site"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class System:
-    """Mounts and variables of the sandbox.
+    """Mounts and variables of the sandbox."""
 
-    Attributes:
-        mounts: Folders and files of the host, by their path in the sandbox.
-        covered: Folders in them that appear empty.
-        python: Path of the interpreter.
-        variables: All environment variables of commands.
-    """
-
-    mounts: Mapping[str, str]
-    covered: tuple[str, ...]
-    python: str
-    variables: Mapping[str, str]
+    mounts: Mapping[str, str]  # folders and files of the host, by their path in the sandbox
+    covered: tuple[str, ...]  # folders in them that appear empty
+    python: str  # path of the interpreter
+    variables: Mapping[str, str]  # all environment variables of commands
 
 
 def python_system(*, site: Path | None = None, venv: Path | None = None) -> System:

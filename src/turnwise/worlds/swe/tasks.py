@@ -17,40 +17,24 @@ TIERS = (1, 2, 3)
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SweTask:
-    """One bug to repair. The first fields are SWE-bench's, those from `bug_patch` on are ours or R2E-Gym's.
+    """One bug to repair. The first fields are SWE-bench's, those from `bug_patch` on are ours or R2E-Gym's."""
 
-    Attributes:
-        instance_id: Its name; decides the split.
-        repo: Name of the repository.
-        base_commit: Version of the repository before `bug_patch`.
-        problem_statement: Description of the bug.
-        fail_to_pass: Names of tests that fail now and must pass.
-        pass_to_pass: Names of tests that must still pass.
-        patch: The reference patch; empty if unknown.
-        test_patch: Patch that adds the tests that grade.
-        version: Prepared Python environment of the tests.
-        bug_patch: Patch that adds the bug to the snapshot.
-        hidden_files: Tests of the snapshot that are hidden from the agent.
-        test_files: Further tests that grade, by path.
-        tier: Difficulty: 1 (the statement names file and line), 2 (it names the function), 3 (it says what happens
-            only); 0: not rated.
-        docker_image: Image with the repository.
-    """
-
-    instance_id: str
-    repo: str
-    base_commit: str
-    problem_statement: str
-    fail_to_pass: tuple[str, ...]
-    pass_to_pass: tuple[str, ...]
-    patch: str = ""
-    test_patch: str = ""
-    version: str = ""
-    bug_patch: str = ""
-    hidden_files: tuple[str, ...] = ()
-    test_files: tuple[tuple[str, str], ...] = ()
+    instance_id: str  # its name; decides the split
+    repo: str  # name of the repository
+    base_commit: str  # version of the repository before `bug_patch`
+    problem_statement: str  # description of the bug
+    fail_to_pass: tuple[str, ...]  # names of tests that fail now and must pass
+    pass_to_pass: tuple[str, ...]  # names of tests that must still pass
+    patch: str = ""  # the reference patch; empty if unknown
+    test_patch: str = ""  # patch that adds the tests that grade
+    version: str = ""  # prepared Python environment of the tests
+    bug_patch: str = ""  # patch that adds the bug to the snapshot
+    hidden_files: tuple[str, ...] = ()  # tests of the snapshot that are hidden from the agent
+    test_files: tuple[tuple[str, str], ...] = ()  # further tests that grade, by path
+    # Difficulty: 1 (the statement names file and line), 2 (it names the function), 3 (it says what happens only); 0:
+    # not rated
     tier: int = 0
-    docker_image: str = ""
+    docker_image: str = ""  # image with the repository
 
     def __post_init__(self) -> None:
         for field in ("instance_id", "problem_statement", "patch", "test_patch", "bug_patch"):

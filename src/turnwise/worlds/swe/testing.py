@@ -21,23 +21,16 @@ _EMPTY = "rm -rf {0}/..?* {0}/.[!.]* {0}/*"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Report:
-    """What a test run reports about itself.
+    """What a test run reports about itself."""
 
-    Attributes:
-        passed: Names of tests that passed.
-        xfailed: Names of tests that failed and are marked as expected to fail.
-        failed: Messages of tests that did not pass, by name; also of skipped ones.
-        broken: Errors of test files that could not be collected, by file.
-        seconds: Time of each test, by name.
-        problem: Why there is no report; empty if there is one.
-    """
-
-    passed: frozenset[str] = frozenset()
-    xfailed: frozenset[str] = frozenset()
+    passed: frozenset[str] = frozenset()  # names of tests that passed
+    xfailed: frozenset[str] = frozenset()  # names of tests that failed and are marked as expected to fail
+    # Messages of tests that did not pass, by name; also of skipped ones
     failed: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    # Errors of test files that could not be collected, by file
     broken: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    seconds: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    problem: str = ""
+    seconds: Mapping[str, float] = dataclasses.field(default_factory=dict)  # time of each test, by name
+    problem: str = ""  # why there is no report; empty if there is one
 
 
 def run_program(

@@ -30,37 +30,25 @@ _VALUED = {
 }  # fmt: skip
 _RAISING = {"raises", "assertRaises", "assertRaisesRegex"}
 _NAME, _PLACE = "_turnwise_name_", "_turnwise_place_"
-_Function = ast.FunctionDef | ast.AsyncFunctionDef
+Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class Variant:
-    """A changed copy of a test.
+    """A changed copy of a test."""
 
-    Attributes:
-        file: Path of the file of tests.
-        function: Name of the test function.
-        kind: What is changed.
-        site: Which of the function's places of this kind.
-    """
-
-    file: str
-    function: str
-    kind: Kind
-    site: int
+    file: str  # path of the file of tests
+    function: str  # name of the test function
+    kind: Kind  # what is changed
+    site: int  # which of the function's places of this kind
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class VariantGroup:
-    """A test and its variants, as texts in which the name is still missing.
+    """A test and its variants, as texts in which the name is still missing."""
 
-    Attributes:
-        function: Name of the test function.
-        texts: By variant; None: the test itself.
-    """
-
-    function: str
-    texts: tuple[tuple[Variant | None, str], ...]
+    function: str  # name of the test function
+    texts: tuple[tuple[Variant | None, str], ...]  # by variant; None: the test itself
 
 
 Template = tuple[str | VariantGroup, ...]
@@ -103,12 +91,6 @@ def write_variants(
 ) -> tuple[str, dict[str, tuple[str, Variant | None]]]:
     """Write a file of tests with some variants, all under new names.
 
-    Args:
-        template: The file.
-        chosen: Its variants to write.
-        name: Makes a new name of a test.
-        rng: Decides the order of a test and its variants.
-
     Returns:
         The file, and per new name the test's old name and the variant; None: the test itself.
     """
@@ -140,7 +122,7 @@ def known_to_fail(source: str) -> frozenset[str]:
         marked = inherited or any(
             "xfail" in ast.unparse(line)
             for line in body
-            if isinstance(line, ast.Assign) and "pytestmark" in _bound(line)
+            if isinstance(line, ast.Assign) and "pytestmark" in map(ast.unparse, line.targets)
         )
         for child in body:
             if isinstance(child, ast.ClassDef):
@@ -156,11 +138,18 @@ def _says_so(*nodes: ast.AST) -> bool:
     return any(word in ast.unparse(node) for node in nodes for word in ("xfail", "expectedFailure"))
 
 
-def _bound(line: ast.Assign) -> set[str]:
-    return {target.id for target in line.targets if isinstance(target, ast.Name)}
+def functions(tree: ast.AST, within: str = "") -> Iterator[tuple[str, Function]]:
+    """Yield the functions of a module by their qualified names; of nested functions only the outermost one."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield f"{within}{node.name}", node
+        elif isinstance(node, ast.ClassDef):
+            yield from functions(node, f"{within}{node.name}.")
+        elif isinstance(node, (ast.If, ast.Try)):
+            yield from functions(node, within)
 
 
-def _tests(tree: ast.Module) -> list[tuple[_Function, int]]:
+def _tests(tree: ast.Module) -> list[tuple[Function, int]]:
     """The file's test functions and their depth, without those that other code of the file refers to by name."""
     referred = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     referred |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
@@ -168,7 +157,7 @@ def _tests(tree: ast.Module) -> list[tuple[_Function, int]]:
         node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
 
-    def within(body: Sequence[ast.stmt], depth: int) -> Iterator[tuple[_Function, int]]:
+    def within(body: Sequence[ast.stmt], depth: int) -> Iterator[tuple[Function, int]]:
         for node in body:
             if isinstance(node, ast.ClassDef):
                 yield from within(node.body, depth + 1)
@@ -178,7 +167,7 @@ def _tests(tree: ast.Module) -> list[tuple[_Function, int]]:
     return [found for found in within(tree.body, 0) if found[0].name not in referred]
 
 
-def _replace(tree: ast.AST, function: _Function, other: ast.stmt) -> None:
+def _replace(tree: ast.AST, function: Function, other: ast.stmt) -> None:
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         if isinstance(body, list) and function in body:
@@ -186,7 +175,7 @@ def _replace(tree: ast.AST, function: _Function, other: ast.stmt) -> None:
             return
 
 
-def _text(function: _Function, depth: int) -> str:
+def _text(function: Function, depth: int) -> str:
     """Write a function as it stands inside that many classes."""
     node: ast.stmt = function
     for _ in range(depth):
@@ -195,7 +184,7 @@ def _text(function: _Function, depth: int) -> str:
     return re.sub(r"\A(?: *class C:\n|\n)+", "", text) + "\n"
 
 
-def _changed(function: _Function, variant: Variant | None) -> _Function:
+def _changed(function: Function, variant: Variant | None) -> Function:
     """Copy a test and change the copy."""
     made = copy.deepcopy(function)
     made.name = _NAME
@@ -206,7 +195,7 @@ def _changed(function: _Function, variant: Variant | None) -> _Function:
     return made
 
 
-def _sites(function: _Function, kind: str) -> Iterator[Callable[[], None]]:
+def _sites(function: Function, kind: str) -> Iterator[Callable[[], None]]:
     """Yield the places of a kind in a test, as functions that change the place."""
     for node in _own(function):
         if isinstance(node, ast.Assert):
@@ -229,7 +218,7 @@ def _sites(function: _Function, kind: str) -> Iterator[Callable[[], None]]:
                 yield _item_setter(node.args, 0, never)
 
 
-def _own(function: _Function) -> Iterator[ast.AST]:
+def _own(function: Function) -> Iterator[ast.AST]:
     """Nodes of a test's body, without those of functions and classes in it."""
     waiting: list[ast.AST] = list(function.body)
     while waiting:

@@ -10,21 +10,13 @@ Files = Mapping[str, bytes | None]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Resource limits of a workspace.
+    """Resource limits of a workspace."""
 
-    Attributes:
-        seconds: Wall-clock time of one command.
-        memory_mb: Memory of all processes of a command together, and of each (MiB).
-        processes: Concurrent processes.
-        disk_mb: Size of all written files, scratch files included (MiB); they are held in memory.
-        output_chars: Kept output of a command (characters); the rest is dropped.
-    """
-
-    seconds: float = 30.0
-    memory_mb: int = 1024
-    processes: int = 64
-    disk_mb: int = 256
-    output_chars: int = 1_000_000
+    seconds: float = 30.0  # wall-clock time of one command
+    memory_mb: int = 1024  # memory of all processes of a command together, and of each (MiB)
+    processes: int = 64  # concurrent processes
+    disk_mb: int = 256  # size of all written files, scratch files included (MiB); they are held in memory
+    output_chars: int = 1_000_000  # kept output of a command (characters); the rest is dropped
 
 
 Ending = Literal["", "time", "memory", "processes"]
@@ -33,19 +25,12 @@ Ending = Literal["", "time", "memory", "processes"]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CommandResult:
-    """Result of a command.
+    """Result of a command."""
 
-    Attributes:
-        code: Exit status; -9 if it was killed.
-        output: Standard output and standard error together.
-        stopped_by: The limit that ended it.
-        seconds: Its wall-clock time.
-    """
-
-    code: int
-    output: bytes
-    stopped_by: Ending = ""
-    seconds: float = 0.0
+    code: int  # exit status; -9 if it was killed
+    output: bytes  # standard output and standard error together
+    stopped_by: Ending = ""  # the limit that ended it
+    seconds: float = 0.0  # its wall-clock time
 
 
 class Oversized(Exception):
@@ -53,11 +38,7 @@ class Oversized(Exception):
 
 
 class Workspace:
-    """A writable copy of a repository. Processes of a command do not outlive it; files do.
-
-    Args:
-        limits: Limits of its commands.
-    """
+    """A writable copy of a repository. Processes of a command do not outlive it; files do."""
 
     root: str
     """The repository's folder as commands see it; they start there."""

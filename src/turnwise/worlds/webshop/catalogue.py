@@ -31,29 +31,20 @@ _CHUNK = 1 << 20
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Product:
-    """One product, as WebShop shows and compares it.
+    """One product, as WebShop shows and compares it."""
 
-    Attributes:
-        asin: Its id, ten letters and digits.
-        prices: Lowest and highest price (dollars); a single one without a range.
-        options: Values by option name, lower case.
-        attributes: Attributes that WebShop's authors mined from its text ("machine wash").
-        instruction: Start of a synthetic instruction for it, if any.
-        instruction_attributes: Attributes that this instruction names.
-    """
-
-    asin: str
+    asin: str  # its id, ten letters and digits
     title: str
     description: str
     bullets: tuple[str, ...]
     category: str
     query: str
     product_category: str
-    prices: tuple[float, ...]
-    options: Mapping[str, tuple[str, ...]]
-    attributes: tuple[str, ...]
-    instruction: str | None = None
-    instruction_attributes: tuple[str, ...] = ()
+    prices: tuple[float, ...]  # lowest and highest price (dollars); a single one without a range
+    options: Mapping[str, tuple[str, ...]]  # values by option name, lower case
+    attributes: tuple[str, ...]  # attributes that WebShop's authors mined from its text ("machine wash")
+    instruction: str | None = None  # start of a synthetic instruction for it, if any
+    instruction_attributes: tuple[str, ...] = ()  # attributes that this instruction names
 
     @property
     def price_tag(self) -> str:

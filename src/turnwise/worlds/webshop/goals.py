@@ -24,31 +24,19 @@ _NO_LIMIT = 1_000_000.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Goal:
-    """One goal of a customer.
+    """One goal of a customer."""
 
-    Attributes:
-        number: Its index among all goals, the original's session number.
-        asin: The product that it was written for; others may also satisfy it.
-        title: Title of that product.
-        query: Suitable search keywords.
-        product_category: The product's path of categories.
-        category: The department.
-        instruction: The customer's text.
-        attributes: Required attributes.
-        options: Required options: pairs of name and value, or values only (human instructions name no options).
-        price_upper: Price limit (dollars).
-    """
-
-    number: int
-    asin: str
-    title: str
-    query: str
-    product_category: str
-    category: str
-    instruction: str
-    attributes: tuple[str, ...]
+    number: int  # its index among all goals, the original's session number
+    asin: str  # the product that it was written for; others may also satisfy it
+    title: str  # title of that product
+    query: str  # suitable search keywords
+    product_category: str  # the product's path of categories
+    category: str  # the department
+    instruction: str  # the customer's text
+    attributes: tuple[str, ...]  # required attributes
+    # Required options: pairs of name and value, or values only (human instructions name no options)
     options: tuple[tuple[str, str] | str, ...]
-    price_upper: float
+    price_upper: float  # price limit (dollars)
 
 
 def draw_prices(products: Sequence[Product], rng: random.Random) -> dict[str, float]:

@@ -13,17 +13,11 @@ SUB_PAGES = ("description", "features", "reviews", "attributes")
 
 
 class Node(NamedTuple):
-    """One text of a page.
+    """One text of a page."""
 
-    Attributes:
-        text: The text, with the surrounding white space of the HTML.
-        kind: Kind of element; all but "text" can be clicked.
-        option: Name of the option, for an option's value.
-    """
-
-    text: str
-    kind: Literal["text", "button", "link", "option"] = "text"
-    option: str = ""
+    text: str  # the text, with the surrounding white space of the HTML
+    kind: Literal["text", "button", "link", "option"] = "text"  # kind of element; all but "text" can be clicked
+    option: str = ""  # name of the option, for an option's value
 
 
 Page = Sequence[Node]

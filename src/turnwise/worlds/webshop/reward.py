@@ -36,21 +36,13 @@ _LATIN_1 = dict.fromkeys(range(128, 256))
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Score:
-    """A purchase's reward and its parts.
+    """A purchase's reward and its parts."""
 
-    Attributes:
-        total: Between 0 and 1; a purchase is a success at 1.
-        type: 1, or 0.5, 0.1 or 0 if the product is of another kind.
-        attributes: Fraction of the goal's attributes that the product has.
-        options: Fraction of the goal's options that were chosen; None if it names none.
-        price: Whether the price is within the limit.
-    """
-
-    total: float
-    type: float
-    attributes: float
-    options: float | None
-    price: bool
+    total: float  # between 0 and 1; a purchase is a success at 1
+    type: float  # 1, or 0.5, 0.1 or 0 if the product is of another kind
+    attributes: float  # fraction of the goal's attributes that the product has
+    options: float | None  # fraction of the goal's options that were chosen; None if it names none
+    price: bool  # whether the price is within the limit
 
 
 def score_purchase(goal: Goal, product: Product, price: float, chosen: Mapping[str, str], nouns: Nouns) -> Score:

@@ -85,29 +85,16 @@ _SPARE = 0.05
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Bug:
-    """A mutation of a file.
+    """A mutation of a file."""
 
-    Attributes:
-        path: The file.
-        mutation: What is changed.
-        failing: Tests that fail with it.
-        failure: Source of the shortest of these tests, and what it says.
-    """
-
-    path: str
-    mutation: Mutation
-    failing: frozenset[str]
-    failure: tuple[str, str]
+    path: str  # the file
+    mutation: Mutation  # what is changed
+    failing: frozenset[str]  # tests that fail with it
+    failure: tuple[str, str]  # source of the shortest of these tests, and what it says
 
 
 class Maker:
-    """Make the tasks of one package.
-
-    Args:
-        subject: The package.
-        seed: Seed of the choice of bugs.
-        jobs: Concurrent test runs.
-    """
+    """Make the tasks of one package."""
 
     def __init__(self, subject: Subject, *, seed: int, jobs: int):
         self.subject, self.seed, self.jobs = subject, seed, jobs

@@ -12,24 +12,18 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 
+from turnwise.worlds.swe.variants import Function, functions
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Mutation:
-    """A bug.
+    """A bug."""
 
-    Attributes:
-        kind: Which mutator made it.
-        function: Where: the function's name, with its class's.
-        line: From 1.
-        old: The line as it was, without the line break.
-        new: The line with the bug.
-    """
-
-    kind: str
-    function: str
-    line: int
-    old: str
-    new: str
+    kind: str  # which mutator made it
+    function: str  # where: the function's name, with its class's
+    line: int  # from 1
+    old: str  # the line as it was, without the line break
+    new: str  # the line with the bug
 
     def put_into(self, source: str) -> str:
         """The file with the bug.
@@ -42,7 +36,6 @@ class Mutation:
         return "".join(lines)
 
 
-_Function = ast.FunctionDef | ast.AsyncFunctionDef
 Edit = tuple[int, int, int, str]
 """Line (from 1), first and last byte in it, and what stands there instead."""
 
@@ -63,16 +56,11 @@ _NAMES = {
 
 
 def mutations(source: str, seed: int) -> Iterator[Mutation]:
-    """All bugs that the mutators know for a file, in an order that mixes functions and kinds.
-
-    Args:
-        source: A module.
-        seed: Seed of the order.
-    """
+    """All bugs that the mutators know for a file, in an order that mixes functions and kinds."""
     lines = [line.encode() for line in io.StringIO(source)]
     found = [
         (kind, function, node, edit)
-        for function, node in _functions(ast.parse(source))
+        for function, node in functions(ast.parse(source))
         for part in _parts(node)
         for kind, mutator in MUTATORS.items()
         for edit in mutator(part, lines)
@@ -88,7 +76,7 @@ def mutations(source: str, seed: int) -> Iterator[Mutation]:
             yield mutation
 
 
-def _mutation(kind: str, function: str, node: _Function, lines: list[bytes], edit: Edit) -> Mutation | None:
+def _mutation(kind: str, function: str, node: Function, lines: list[bytes], edit: Edit) -> Mutation | None:
     number, begin, end, text = edit
     line = lines[number - 1]
     new = line[:begin] + text.encode() + line[end:]
@@ -108,17 +96,7 @@ def _parsed(function: list[bytes]) -> str:
     return ast.dump(ast.parse(b"if 1:\n" + b"".join(function) if function[0][:1].isspace() else b"".join(function)))
 
 
-def _functions(tree: ast.AST, within: str = "") -> Iterator[tuple[str, _Function]]:
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            yield f"{within}{node.name}", node
-        elif isinstance(node, ast.ClassDef):
-            yield from _functions(node, f"{within}{node.name}.")
-        elif isinstance(node, (ast.If, ast.Try)):
-            yield from _functions(node, within)
-
-
-def _parts(function: _Function) -> Iterator[ast.AST]:
+def _parts(function: Function) -> Iterator[ast.AST]:
     """Nodes of a function's body, without decorators, annotations, defaults, and code that only makes a message."""
     waiting: list[ast.AST] = [node for node in function.body if not _is_text(node)]
     while waiting:

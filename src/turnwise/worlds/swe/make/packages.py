@@ -22,15 +22,10 @@ _TEST = re.compile(r"test_.*\.py|.*_test\.py|tests?\.py")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Package:
-    """A release on the package index.
+    """A release on the package index."""
 
-    Attributes:
-        name: On the index.
-        version: The release; its source distribution has the tests.
-    """
-
-    name: str
-    version: str
+    name: str  # on the index
+    version: str  # the release; its source distribution has the tests
 
 
 PACKAGES = {

@@ -78,12 +78,6 @@ class Effect:
 class Subject:
     """A package's snapshot.
 
-    Args:
-        package: The package.
-        snapshot: Its folder.
-        site: Folder of the packages that its tests need.
-        aside: Folder for results about this release.
-
     Raises:
         DataError: Too few of its tests pass as it is, or the tests' packages have it, too.
     """
