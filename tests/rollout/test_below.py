@@ -6,15 +6,17 @@ import contextlib
 import numpy as np
 import pytest
 import torch
+from tests.toys import color_policy, small_config, trajectory
 
-from tests.toys import color_policy, trajectory
 from turnwise.engines.base import Sampling
 from turnwise.engines.local import LocalEngine
 from turnwise.models.below import Below, keep_states, kept_states, num_frozen
-from turnwise.models.policy import choose_trainable, trainable
+from turnwise.models.policy import choose_trainable, load_policy, trainable
 from turnwise.models.settings import ModelConfig
 from turnwise.objective.contexts import Contexts
 from turnwise.objective.tokens import Sequences, generated_logprobs, score
+from turnwise.train.checkpoint import latest_checkpoint
+from turnwise.train.loop import train
 
 CLOSE = 1e-5  # float32: the same sums in another order
 TOP = ModelConfig(train="top", top_layers=1)
@@ -62,11 +64,11 @@ def lower_tokens(model):
         hook.remove()
 
 
-def learned(model, sequences: Sequences) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+def learned(model, sequences: Sequences) -> list[torch.Tensor]:
     logprob, entropy = generated_logprobs(model, sequences, np.arange(len(sequences)))
     weights = torch.linspace(-1, 1, len(logprob))
     loss = (weights * logprob).sum() + (weights.flip(0) * entropy).sum()
-    return [logprob, entropy], list(torch.autograd.grad(loss, trainable(model)))
+    return [logprob, entropy, *torch.autograd.grad(loss, trainable(model))]
 
 
 @pytest.mark.parametrize("options", [{}, {"apart": True}, {"graphs": True}, {"max_rows": 2}, {"patience": 0}])
@@ -74,11 +76,11 @@ def test_an_update_from_kept_states_is_that_of_all_layers(options):
     model, plain = top_model(), top_model(keep=False)
     sequences = play(model, **options)
     with lower_tokens(model) as computed:
-        values, gradients = learned(model, sequences)
+        found = learned(model, sequences)
     assert not computed, "generation has computed all states"
-    for ours, expected in zip([*values, *gradients], sum(map(list, learned(plain, sequences)), []), strict=True):
+    for ours, expected in zip(found, learned(plain, sequences), strict=True):
         torch.testing.assert_close(ours, expected, rtol=CLOSE, atol=CLOSE)
-    assert max(gradient.abs().max() for gradient in gradients) > 0.1
+    assert max(gradient.abs().max() for gradient in found[2:]) > 0.1
 
 
 def test_what_is_not_kept_is_computed_per_sequence_once():
@@ -88,9 +90,9 @@ def test_what_is_not_kept_is_computed_per_sequence_once():
     sequences.token_ids[1][0] += 1
     below.forget([sequences.token_ids[3]])
     with lower_tokens(model) as computed:
-        values, gradients = learned(model, sequences)
+        found = learned(model, sequences)
     assert computed == [2 * max(len(sequences.token_ids[k]) for k in (1, 3))]
-    for ours, expected in zip([*values, *gradients], sum(map(list, learned(plain, sequences)), []), strict=True):
+    for ours, expected in zip(found, learned(plain, sequences), strict=True):
         torch.testing.assert_close(ours, expected, rtol=CLOSE, atol=CLOSE)
     with lower_tokens(model) as computed:
         learned(model, sequences)
@@ -143,3 +145,23 @@ def test_models_without_frozen_lower_layers_keep_nothing():
         assert num_frozen(model) == 0
         assert kept_states(model) is None
     assert num_frozen(top_model()) == 2
+
+
+def test_a_run_learns_the_same_with_and_without(tmp_path, monkeypatch):
+    def run(name: str):
+        config = small_config(
+            tmp_path / name,
+            model={"num_layers": 3, "train": "top", "top_layers": 1, "precision": "fp32"},
+            environment={"options": {"turns": 2}},
+            update={"epochs": 2, "mini_batches": 2},
+        )
+        return load_policy(latest_checkpoint(train(config))).model.state_dict()
+
+    computed = []
+    put_all = Below.put_all
+    monkeypatch.setattr(Below, "put_all", lambda *given: (computed.append(given), put_all(*given)))
+    kept = run("kept")
+    assert not computed, "each sequence was played in one go"
+    monkeypatch.setattr("turnwise.train.prepare.keep_states", lambda model: None)
+    for ours, expected in zip(kept.values(), run("plain").values(), strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-4)

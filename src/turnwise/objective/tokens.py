@@ -362,7 +362,7 @@ def score(
     """Compute `logprob_T` and `entropy_T` (nats, float64) of all generated tokens under the current weights.
 
     `max_tokens` limits the padded tokens of a micro-batch; None: as many as suit the device. `watch` is called with the
-    tokens and the hidden states of each micro-batch. `contexts` keeps what the passes computed, and nothing from before.
+    tokens and the hidden states of each micro-batch. `contexts` keeps what the passes computed, and nothing older.
     """
     if isinstance(model, RemoteModel):
         return model.score(sequences, temperature)
