@@ -88,7 +88,7 @@ def test_what_is_not_kept_is_computed_per_sequence_once():
     model, plain = top_model(), top_model(keep=False)
     sequences, below = play(model), kept_states(model)
     sequences.token_ids[1][0] += 1
-    below.forget([sequences.token_ids[3]])
+    below._drop(sequences.token_ids[3][:-1].tobytes())
     with lower_tokens(model) as computed:
         found = learned(model, sequences)
     assert computed == [2 * max(len(sequences.token_ids[k]) for k in (1, 3))]
@@ -114,7 +114,7 @@ def test_states_stay_valid_while_the_upper_layer_learns():
 def test_a_pass_that_keeps_contexts_and_the_update_start_from_the_same_states():
     model = top_model()
     sequences = play(model)
-    for states in kept_states(model)._kept.values():
+    for _, states in kept_states(model)._kept.values():
         states.mul_(1.01)  # as if generated with rounded weights
     scored, _ = score(model, sequences, contexts=Contexts(model))
     np.testing.assert_allclose(score(model, sequences)[0], scored, atol=CLOSE)
@@ -133,6 +133,19 @@ def test_states_are_bounded_and_the_oldest_go_first():
     assert below.num_bytes == 43 * (16 * 4 + 8), "the same again takes no room"
     below.put(np.arange(1000), torch.ones(1000, 16))
     assert not below.num_bytes, "larger than the room"
+
+
+def test_states_are_kept_for_as_many_updates_as_rollouts_run_ahead():
+    below, ids = Below(top_model(keep=False), 2, updates=2), np.arange(5)
+    below.put(ids, torch.ones(5, 16))
+    below.end_update()
+    below.put(ids + 1, torch.ones(5, 16))
+    assert below.get(ids) is not None
+    below.end_update()
+    assert below.get(ids) is None
+    assert below.get(ids + 1) is not None
+    below.end_update()
+    assert not below.num_bytes
 
 
 def test_models_without_frozen_lower_layers_keep_nothing():
@@ -162,6 +175,6 @@ def test_a_run_learns_the_same_with_and_without(tmp_path, monkeypatch):
     monkeypatch.setattr(Below, "put_all", lambda *given: (computed.append(given), put_all(*given)))
     kept = run("kept")
     assert not computed, "each sequence was played in one go"
-    monkeypatch.setattr("turnwise.train.prepare.keep_states", lambda model: None)
+    monkeypatch.setattr("turnwise.train.prepare.keep_states", lambda *_, **__: None)
     for ours, expected in zip(kept.values(), run("plain").values(), strict=True):
         torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-4)

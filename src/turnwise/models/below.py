@@ -32,22 +32,24 @@ class Below:
     Args:
         model: A causal LM.
         num_layers: Its frozen layers.
+        updates: Updates that states are kept for.
         most_bytes: Bytes that are kept.
     """
 
-    def __init__(self, model: PreTrainedModel, num_layers: int, most_bytes: int = MOST_BYTES):
+    def __init__(self, model: PreTrainedModel, num_layers: int, updates: int = 1, most_bytes: int = MOST_BYTES):
         decoder: Any = model.get_decoder()
-        self.num_layers, self.most_bytes, self.num_bytes = num_layers, most_bytes, 0
+        self.num_layers, self.updates, self.most_bytes = num_layers, updates, most_bytes
+        self.num_bytes, self._updated = 0, 0
         self._lower = _part(decoder, slice(num_layers), torch.nn.Identity())
         self._upper = _part(decoder, slice(num_layers, None), decoder.norm)
-        self._kept: OrderedDict[bytes, torch.Tensor] = OrderedDict()
+        self._kept: OrderedDict[bytes, tuple[int, torch.Tensor]] = OrderedDict()
         self._lock = threading.Lock()  # rollouts that are ahead of the update have a thread of their own
 
     def put(self, ids: np.ndarray, states: torch.Tensor) -> None:
         """Keep the states of some tokens, `[tokens, width]`."""
         with self._lock:
             self._drop(key := ids.tobytes())
-            self._kept[key] = states
+            self._kept[key] = self._updated, states
             self.num_bytes += len(key) + states.nbytes
             while self.num_bytes > self.most_bytes:
                 self._drop(next(iter(self._kept)))
@@ -59,17 +61,18 @@ class Below:
 
     def get(self, ids: np.ndarray) -> torch.Tensor | None:
         """Return the states of exactly these tokens, if they are kept."""
-        return self._kept.get(ids.tobytes())
+        return self._kept.get(ids.tobytes(), (0, None))[1]
 
-    def forget(self, sequences: Sequence[np.ndarray]) -> None:
-        """Drop the states of sequences."""
+    def end_update(self) -> None:
+        """Drop the states that later updates do not learn from, such as those of evaluations."""
         with self._lock:
-            for ids in sequences:
-                self._drop(ids[:-1].tobytes())
+            self._updated += 1
+            for key in [key for key, (updated, _) in self._kept.items() if updated <= self._updated - self.updates]:
+                self._drop(key)
 
     def _drop(self, key: bytes) -> None:
-        if (states := self._kept.pop(key, None)) is not None:
-            self.num_bytes -= len(key) + states.nbytes
+        if key in self._kept:
+            self.num_bytes -= len(key) + self._kept.pop(key)[1].nbytes
 
     def hidden(self, sequences: Sequence[np.ndarray], device: torch.device) -> torch.Tensor:
         """Compute states after the last layer, `[sequences, length, width]`, padded on the right.
@@ -95,13 +98,13 @@ class Below:
 _BELOW: "weakref.WeakKeyDictionary[PreTrainedModel, Below]" = weakref.WeakKeyDictionary()
 
 
-def keep_states(model: Any) -> None:
+def keep_states(model: Any, updates: int = 1) -> None:
     """Keep the states below the trainable layers of a model from now on, if it has frozen ones and is of a known kind.
 
-    Its layers must stay frozen or trainable as they are.
+    Its layers must stay frozen or trainable as they are. What is generated is kept for this number of updates.
     """
     if num_layers := num_frozen(model):
-        _BELOW[model] = Below(model, num_layers)
+        _BELOW[model] = Below(model, num_layers, updates)
 
 
 def kept_states(model: Any) -> Below | None:

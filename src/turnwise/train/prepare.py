@@ -99,7 +99,7 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     policy.model.to(device)  # pyright: ignore[reportArgumentType]
     optimizer = make_optimizer(policy, config.update)
     if not config.critic:  # one may read the states of last tokens, which generation does not compute
-        keep_states(policy.model)
+        keep_states(policy.model, updates=rollout.max_lag + 1)
     engine = make_engine(config.engine, config.model.precision, policy, apart=rollout.max_lag > 0)
     engine = VisitedEngine(Gate(engine), loop)
     models = {"policy": NamedModel(policy, engine, optimizer)}

@@ -167,7 +167,7 @@ class Learner:
                     totals[name] = totals.get(name, 0.0) + value / num_steps
         model.eval()
         if below := kept_states(model):
-            below.forget(sequences.token_ids)
+            below.end_update()
         return totals | metrics
 
     def prepare(self, measured: Measured, credit: Trace, step: int) -> tuple[StepLoss, Sequences]:
