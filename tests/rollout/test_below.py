@@ -87,6 +87,7 @@ def test_what_is_not_kept_is_computed_per_sequence_once():
     """Edited tokens, a response from elsewhere, and sequences dropped for room."""
     model, plain = top_model(), top_model(keep=False)
     sequences, below = play(model), kept_states(model)
+    assert below is not None
     sequences.token_ids[1][0] += 1
     below._drop(sequences.token_ids[3][:-1].tobytes())
     with lower_tokens(model) as computed:
@@ -114,7 +115,9 @@ def test_states_stay_valid_while_the_upper_layer_learns():
 def test_a_pass_that_keeps_contexts_and_the_update_start_from_the_same_states():
     model = top_model()
     sequences = play(model)
-    for _, states in kept_states(model)._kept.values():
+    below = kept_states(model)
+    assert below is not None
+    for _, states in below._kept.values():
         states.mul_(1.01)  # as if generated with rounded weights
     scored, _ = score(model, sequences, contexts=Contexts(model))
     np.testing.assert_allclose(score(model, sequences)[0], scored, atol=CLOSE)

@@ -79,9 +79,8 @@ class Below:
 
         Those of the last token of each sequence are undefined: nothing is generated after it.
         """
-        found = [self.get(ids[:-1]) for ids in sequences]
-        missing = [number for number, states in enumerate(found) if states is None]
-        if missing:
+        found = {number: states for number, ids in enumerate(sequences) if (states := self.get(ids[:-1])) is not None}
+        if missing := [number for number in range(len(sequences)) if number not in found]:
             ids = pad_sequence([torch.from_numpy(sequences[number]) for number in missing], batch_first=True)
             with torch.no_grad():
                 computed = self._lower(input_ids=ids.to(device), use_cache=False).last_hidden_state
@@ -90,8 +89,8 @@ class Below:
                 found[number] = states[: len(sequences[number]) - 1]
         length, width = max(map(len, sequences)), self._upper.embed_tokens.weight.shape[1]
         begin = torch.zeros((len(sequences), length, width), dtype=self._upper.embed_tokens.weight.dtype, device=device)
-        for row, states in zip(begin, found, strict=True):
-            row[: len(states)] = states
+        for number, states in found.items():
+            begin[number, : len(states)] = states
         return self._upper(inputs_embeds=begin, use_cache=False).last_hidden_state
 
 
@@ -128,7 +127,7 @@ def noting(model: PreTrainedModel, num_layers: int, note: Callable[[torch.Tensor
     if not num_layers:
         yield
         return
-    layer = model.get_decoder().layers[num_layers]  # pyright: ignore
+    layer: Any = model.get_decoder().layers[num_layers]  # pyright: ignore
     hook = layer.register_forward_pre_hook(lambda _, inputs: note(inputs[0]))
     try:
         yield
