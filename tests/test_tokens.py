@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.toys import color_policy, output_layer, trajectory
 from turnwise.base.errors import BatchError
 from turnwise.credit.segments import Segments
+from turnwise.objective.gradient import Budget
 from turnwise.objective.tokens import Sequences, chunked_logprobs, generated_logprobs, score
 
 EXACT = 1e-6  # float32 log-probabilities of size 1 to 10: the same sums in another order
@@ -146,3 +147,10 @@ def test_diverged_weights_are_named_and_not_trained_on():
         output_layer(policy).weight.fill_(torch.nan)
     with pytest.raises(BatchError, match=r"20 of 20 sampled tokens is not finite: .* lower update.learning_rate"):
         score(policy.model, some_sequences())
+
+
+def test_a_pass_has_as_many_tokens_as_an_update_unless_told_otherwise(monkeypatch):
+    model, given, batches = color_policy().model, [], Sequences.micro_batches
+    monkeypatch.setattr(Sequences, "micro_batches", lambda *how: (given.append(how[1]), batches(*how))[1])
+    score(model, some_sequences())
+    assert given == [Budget.on(model.device).tokens]

@@ -1,7 +1,11 @@
 """The pool: what steps learn from under lag, filters, budgets and orders, and under every pair of these."""
 
 import asyncio
+import contextlib
+import copy
 import itertools
+import time
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import numpy as np
@@ -51,8 +55,17 @@ class Mixed(Uneven):
         return Step(observation="say red", terminated=step.terminated, info={"success": self.number % 2 == 0})
 
 
-def experiences(environment: Any, steps: int, *, seed: int = 0, tasks: int = 400, **settings: Any) -> list[Any]:
+def experiences(environment: Any, steps: int, **how: Any) -> list[Any]:
     """Play some steps; two groups of two trajectories each, unless told otherwise."""
+    with playing(environment, steps, **how) as (_, step):
+        return [step(number) for number in range(1, steps + 1)]
+
+
+@contextlib.contextmanager
+def playing(
+    environment: Any, steps: int, *, seed: int = 0, tasks: int = 400, state: Any = None, **settings: Any
+) -> Iterator[tuple[Pool, Callable[[int], Any]]]:
+    """Make a pool, perhaps from a checkpoint's state, and what plays a step."""
     given = {"groups": 2, "group_size": 2, "max_new_tokens": 2, **settings}
     rollout = RolloutConfig.model_validate(given)
     loop = make_loop(apart=rollout.max_lag > 0, persistent=rollout.step_budget is not None)
@@ -62,7 +75,9 @@ def experiences(environment: Any, steps: int, *, seed: int = 0, tasks: int = 400
         engine = VisitedEngine(Gate(LocalEngine(POLICY.model, apart=rollout.max_lag > 0)), loop)
         models, collector = Models(policy=NamedModel(POLICY, engine)), make_collector(rollout, environments, str)
         models.publish()
-        return [pool.next(collector, models, step) for step in range(1, steps + 1)]
+        if state is not None:
+            pool.load_state_dict(state)
+        yield pool, lambda step: pool.next(collector, models, step)
     finally:
         loop.close()
 
@@ -190,3 +205,42 @@ def interval(values: list[float]) -> tuple[float, float]:
 def test_slow_means_successful_is_not_under_represented(names):
     low, high = interval([slow_share(seed, **merged(*names)) for seed in range(20)])
     assert low < 0.25 < high, (low, high)
+
+
+class Late(Colors):
+    """The tasks named here take two seconds, the others no time."""
+
+    late: ClassVar[set[int]] = set()
+
+    async def step(self, response: str) -> Step:  # pyright: ignore[reportIncompatibleMethodOverride]
+        await asyncio.sleep(2.0 if self.seed in self.late else 0)
+        return Step(observation="", terminated=True, info={"success": True})
+
+
+FINISHED: dict[str, Any] = {"groups": 1, "max_lag": 2, "order": "finished"}
+
+
+def test_in_the_order_of_arrival_no_group_is_overtaken_by_more_steps_than_may_run_ahead(monkeypatch):
+    first = experiences(Late, 1, groups=1, max_lag=2)[0].numbers
+    monkeypatch.setattr(Late, "late", set(first))
+    found = experiences(Late, 8, **FINISHED)
+    (taken,) = (step for step, each in enumerate(found, 1) if each.numbers == first)
+    assert taken == 1 + FINISHED["max_lag"]
+
+
+def test_a_resumed_run_takes_groups_in_the_order_in_which_they_had_arrived(monkeypatch):
+    started = [each.numbers[0] for each in experiences(Late, 3, groups=1, max_lag=2)]
+    monkeypatch.setattr(Late, "late", {started[0]})
+    with playing(Late, 9, **FINISHED) as (pool, step):
+        taken = step(1).numbers
+        while len(pool._launch.finished) < 1:
+            time.sleep(0.01)
+        state = copy.deepcopy(pool.state_dict())
+        arrived = pool._launch.finished[0].number
+    assert {*taken, arrived} == {*started[1:]}
+    monkeypatch.setattr(Late, "late", {arrived})  # now it is the slowest
+    with playing(Late, 9, state=state, **FINISHED) as (pool, step):
+        assert step(2).numbers == [arrived]
+        state = pool.state_dict()
+    with playing(Late, 9, state=state, **FINISHED) as (_, step):
+        assert step(3).numbers == [started[0]], "overtaken by two steps"

@@ -11,7 +11,8 @@ from tests.rollout.models import DRAWN, GREEDY, STOPS, VOCABULARY, generate, mak
 
 from turnwise.base.errors import ConfigError
 from turnwise.engines.base import Generation, Sampling
-from turnwise.engines.local import LocalEngine, _passes
+from turnwise.engines.local import LocalEngine
+from turnwise.engines.passes import split_prompts
 
 OPTIONS = [
     {},
@@ -274,7 +275,7 @@ def test_max_rows_must_leave_room():
 )
 def test_passes_hold_every_prompt_once_and_little_padding(sizes):
     num_new = np.array(sizes)
-    passes = list(_passes(num_new, 1.1))
+    passes = list(split_prompts(num_new, 1.1))
     assert sorted(np.concatenate(passes).tolist()) == list(range(len(sizes)))
     for part in passes:
         padded = len(part) * num_new[part].max()

@@ -104,9 +104,9 @@ class SlowSuccess(Colors):
 
 
 def learned_success(seed: int, *, order: Literal["started", "finished"]) -> float:
-    """Success among the trajectories that the first 12 steps of a run learn from, with 4 steps ahead."""
+    """Success among the trajectories that the first 12 steps of a run learn from, with 12 steps ahead."""
     policy, loop = color_policy(), make_loop(apart=True)
-    settings = RolloutConfig(groups=1, group_size=1, max_new_tokens=2, max_lag=4, order=order)
+    settings = RolloutConfig(groups=1, group_size=1, max_new_tokens=2, max_lag=12, order=order)
     environments = InProcessEnvironments(SlowSuccess)
     try:
         pool = Pool(range(400), settings, seed, last_step=10**6, loop=loop, environments=environments)

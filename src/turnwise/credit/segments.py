@@ -28,6 +28,9 @@ PartValues = Float[np.ndarray, " parts"]
 Elements = Shaped[np.ndarray, " elements"]
 PartElements = Shaped[np.ndarray, " parts"]
 
+TOGETHER = 2048
+"""Segments that `suffix_sum` passes over at a time: a processor's cache holds their elements."""
+
 
 def _readonly(array: np.ndarray) -> np.ndarray:
     array.flags.writeable = False
@@ -263,22 +266,21 @@ class Segments(Partition):
         """Compute the discounted sum from each element to the end of its segment.
 
         `result[t] = values[t] + discount[t] * result[t + 1]`. The loop runs over positions from the end. Each step
-        covers all segments that are long enough, so the cost is linear in the number of elements.
+        covers all segments that are long enough, `TOGETHER` at a time, so the cost is linear in the number of elements.
 
         Args:
             values: `[elements]` values to sum.
             discount: Factor on what follows an element, scalar or `[elements]`.
         """
-        result = np.array(values, dtype=np.float64)
-        factor = np.broadcast_to(discount, result.shape)
-        ends = self.offsets[1:][np.argsort(-self.lengths, kind="stable")] - 1
-        lengths = -np.sort(-self.lengths)
-        num_longer = np.searchsorted(
-            -lengths, -np.arange(1, lengths[0]), side="left"
-        )  # segments longer than the distance
-        for distance, count in enumerate(num_longer, start=1):
-            here = ends[:count] - distance
-            result[here] += factor[here] * result[here + 1]
+        result, factor = np.array(values, dtype=np.float64), np.asarray(discount)
+        order = np.argsort(-self.lengths, kind="stable")
+        for start in range(0, len(order), TOGETHER):
+            part = order[start : start + TOGETHER]
+            ends, lengths = self.offsets[1:][part] - 1, self.lengths[part]
+            num_longer = np.searchsorted(-lengths, -np.arange(1, lengths[0]))  # segments longer than the distance
+            for distance, count in enumerate(num_longer.tolist(), start=1):
+                here = ends[:count] - distance
+                result[here] += (factor[here] if factor.ndim else factor) * result[here + 1]
         return result
 
 

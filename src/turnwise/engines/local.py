@@ -9,7 +9,7 @@ import asyncio
 import dataclasses
 import functools
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -17,17 +17,16 @@ from transformers import PreTrainedModel
 
 from turnwise.base.errors import DIVERGED, ConfigError, EngineFault, EngineLost, out_of_memory
 from turnwise.engines.base import Decode, Generation, Sampling, ends_with_stop, stop_tokens
-from turnwise.engines.passes import Feed, Passes, on_device
+from turnwise.engines.passes import Feed, Passes, on_device, split_prompts
 from turnwise.engines.prefixes import Prefixes
 from turnwise.engines.sampling import sample, spread, uniform
 from turnwise.models.adapters import use_adapter
 from turnwise.models.attention import aligned
+from turnwise.models.below import kept_states
 from turnwise.models.joined import fuse
 from turnwise.models.policy import frozen_copy
 from turnwise.models.reordered import reorder
 
-PREFILL_TOKENS = 16384
-"""Tokens of a prefill pass, padding included (a single prompt may exceed it)."""
 MOST_PADDING = (1.1, 2.0)
 """Tokens of a prefill pass relative to its prompts', on a CPU and elsewhere, where another pass costs launches."""
 MANY = 16
@@ -102,6 +101,8 @@ class LocalEngine:
         self._row_of: dict[int, int] = {}  # conversation -> row
         self._free: set[int] = set()  # rows without a conversation; their prefixes can still be shared
         self._num_rows = 0
+        self._below = kept_states(self.trained)
+        self._passes.below = self._below.num_layers if self._below else 0
         space = self._passes.capacity
         self._ids = np.zeros(space, dtype=np.int64)  # [rows, places] tokens; the cache holds `length` of each row
         self._logprobs = np.zeros(space, dtype=np.float32)  # log-probabilities of the drawn tokens
@@ -153,6 +154,9 @@ class LocalEngine:
         """Forget conversations, by default all."""
         closed = {*self._row_of, *self._waiting} if conversations is None else set(conversations)
         lost = [self._waiting.pop(conversation) for conversation in closed & self._waiting.keys()]
+        if self._below and conversations is not None:
+            for row in {self._row_of[each] for each in closed & self._row_of.keys()} - self._growing.keys():
+                self._below.put(self._ids[row, : self._length[row]], self._cache.noted(row, self._length[row]))
         freed = {self._row_of.pop(conversation) for conversation in closed & self._row_of.keys()}
         lost += [self._growing.pop(row) for row in freed & self._growing.keys()]
         self._free |= freed
@@ -221,7 +225,9 @@ class LocalEngine:
     def _prefill(self, ready: Sequence[_Request]) -> None:
         """Feed prompts and draw the first token of their responses."""
         rows = np.array(self._admit(ready))
-        for part in _passes(self._start[rows] - self._length[rows], MOST_PADDING[self.trained.device.type != "cpu"]):
+        for part in split_prompts(
+            self._start[rows] - self._length[rows], MOST_PADDING[self.trained.device.type != "cpu"]
+        ):
             fed = np.sort(rows[part])
             logits, states = self._forward(fed, self._start[fed] - self._length[fed])
             self._length[fed] = self._start[fed]
@@ -385,16 +391,3 @@ class LocalEngine:
             self._ids[row, begin : place + 1].tolist() for row, begin, place in zip(rows, begins, places, strict=True)
         )
         return np.array([ends_with_stop(stop, response, self.decode) for response in responses])
-
-
-def _passes(num_new: np.ndarray, most_padding: float) -> Iterator[np.ndarray]:
-    """Split prompts into passes, longest first, so that none is too large or has much padding; yields indices."""
-    order = np.argsort(-num_new, kind="stable")
-    first, tokens = 0, 0
-    for index, size in enumerate(num_new[order].tolist()):
-        padded = (index + 1 - first) * int(num_new[order[first]])
-        if index > first and (padded > PREFILL_TOKENS or padded > most_padding * max(tokens + size, 256)):
-            yield order[first:index]
-            first, tokens = index, 0
-        tokens += size
-    yield order[first:]

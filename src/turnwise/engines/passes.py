@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 
 from turnwise.engines.rows import Rows
 from turnwise.models import attention
+from turnwise.models.below import noting
 from turnwise.models.caches import CACHE
 
 SEEN = 2
@@ -31,6 +32,9 @@ MOST_TOKENS = 4096
 """Tokens of a graph, with padding. In larger passes, the GPU computes for longer than launching takes."""
 LEAST_LENGTH = 64
 """Keys per row that a graph attends to at least."""
+
+PREFILL_TOKENS = 16384
+"""Tokens of a prefill pass, padding included (a single prompt may exceed it)."""
 
 log = logging.getLogger(__name__)
 
@@ -93,6 +97,7 @@ class Passes:
 
     def __init__(self, num_layers: int, static: bool):
         self.num_layers, self.static = num_layers, static
+        self.below = 0  # frozen layers whose states the cache notes
         self._statics: OrderedDict[_Shape, _Static] = OrderedDict()
         self._seen: Counter[_Shape] = Counter()
         self._addresses: list[int] = []  # of the weights that graphs read
@@ -159,9 +164,9 @@ class Passes:
         if attention.adds_masks(packed.device):
             mask = attention.additive(mask, model.dtype)
         how: dict[str, Any] = {"cached": True} if attention.use(model) else {}
-        hidden = model.get_decoder()(
-            input_ids=tokens, attention_mask=mask, position_ids=positions, use_cache=True, **{CACHE: self.cache}, **how
-        ).last_hidden_state
+        how |= {CACHE: self.cache, "attention_mask": mask, "position_ids": positions}
+        with noting(model, self.below, self.cache.note):
+            hidden = model.get_decoder()(input_ids=tokens, use_cache=True, **how).last_hidden_state
         output_layer = model.get_output_embeddings()
         assert output_layer is not None
         states = hidden[last[0], last[1]]
@@ -243,6 +248,19 @@ class Passes:
     def _forget(self) -> None:
         self._statics.clear()
         self._results: tuple[torch.Tensor, torch.Tensor] | None = None  # logits and states of all static passes
+
+
+def split_prompts(num_new: np.ndarray, most_padding: float) -> Iterator[np.ndarray]:
+    """Split prompts into passes, longest first, so that none is too large or has much padding; yields indices."""
+    order = np.argsort(-num_new, kind="stable")
+    first, tokens = 0, 0
+    for index, size in enumerate(num_new[order].tolist()):
+        padded = (index + 1 - first) * int(num_new[order[first]])
+        if index > first and (padded > PREFILL_TOKENS or padded > most_padding * max(tokens + size, 256)):
+            yield order[first:index]
+            first, tokens = index, 0
+        tokens += size
+    yield order[first:]
 
 
 def on_device(array: np.ndarray, device: torch.device) -> torch.Tensor:

@@ -13,8 +13,8 @@ class Rows(Cache):
     """
 
     def __init__(self, num_layers: int):
-        self._kept = [_Layer() for _ in range(num_layers)]
-        super().__init__(layers=list(self._kept))
+        self._kept = [_Layer() for _ in range(num_layers + 1)]  # the last one: states below the layers that learn
+        super().__init__(layers=list(self._kept[:-1]))
 
     def reserve(self, num_rows: int, num_places: int) -> None:
         """Reserve space for `num_rows` rows of `num_places` tokens."""
@@ -42,6 +42,16 @@ class Rows(Cache):
         """Copy the first keys and values of one row to another."""
         for layer in self._kept:
             layer.copy(source, target, length)
+
+    def note(self, states: torch.Tensor) -> None:
+        """Write the states of the tokens of the pass, `[rows, tokens, width]`, for `noted`."""
+        self._kept[-1].write(states[:, None], states[:, None, :, :0])
+
+    def noted(self, row: int, length: int) -> torch.Tensor:
+        """Copy the noted states of the first tokens of a row, `[length, width]`."""
+        states = self._kept[-1].keys
+        assert states is not None
+        return states[row, 0, :length].clone()
 
 
 class _Layer(CacheLayerMixin):
@@ -72,13 +82,18 @@ class _Layer(CacheLayerMixin):
         self.keys, self.values = self._grown(self.keys), self._grown(self.values)
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args, **kwargs):
+        self.write(key_states, value_states)
+        assert self.keys is not None
+        assert self.values is not None
+        return self._seen(self.keys), self._seen(self.values)
+
+    def write(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         assert self.keys is not None
         assert self.values is not None
         self.keys[self.index, :, self.positions] = key_states.transpose(1, 2)
         self.values[self.index, :, self.positions] = value_states.transpose(1, 2)
-        return self._seen(self.keys), self._seen(self.values)
 
     def _seen(self, storage: torch.Tensor) -> torch.Tensor:
         if self.contiguous:
@@ -94,9 +109,8 @@ class _Layer(CacheLayerMixin):
         return larger
 
     def copy(self, source: int, target: int, length: int) -> None:
-        assert self.keys is not None
-        assert self.values is not None
-        for storage in (self.keys, self.values):
+        for storage in (self.keys, self.values) if self.is_initialized else ():
+            assert storage is not None
             storage[target, :, :length] = storage[source, :, :length]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:

@@ -18,9 +18,11 @@ from transformers import PreTrainedModel
 from turnwise.base.errors import BatchError
 from turnwise.credit.segments import Segments, components
 from turnwise.models.adapters import roles_of, use_adapter
+from turnwise.models.below import Below, kept_states, noting
 from turnwise.models.remote import RemoteModel
 from turnwise.objective.contexts import Contexts
 from turnwise.objective.frozen_output import frozen_logprobs, is_frozen_linear
+from turnwise.objective.gradient import Budget
 from turnwise.objective.packing import Packed, can_pack, pack, packed_hidden
 from turnwise.rollout.trajectory import Trajectory, Turn
 
@@ -183,11 +185,16 @@ class States:
 
 
 def generated_states(
-    model: PreTrainedModel, sequences: Sequences, indices: np.ndarray, contexts: Contexts | None = None
+    model: PreTrainedModel,
+    sequences: Sequences,
+    indices: np.ndarray,
+    contexts: Contexts | None = None,
+    below: Below | None = None,
 ) -> tuple[States, torch.Tensor]:
     """Compute the hidden states of some sequences in one forward pass, and return them with the token ids.
 
-    `contexts` keeps what the pass computed, unless sequences share turns.
+    `contexts` keeps what the pass computed, unless sequences share turns. With `below`, it starts above frozen layers,
+    unless sequences share turns or `contexts` needs all layers; states of last tokens are then undefined.
     """
     if sequences.tree is not None and can_pack(model):
         packed = pack([sequences.token_ids[i] for i in indices], sequences.tree[indices])
@@ -200,7 +207,14 @@ def generated_states(
     ids, rows, columns = (part.to(model.device) for part in (ids, rows, columns))
     # With padding on the right, no token of a sequence attends to it: no mask is needed, and the causal kernel is used.
     kept = contexts if contexts is not None and contexts.wanted else None
-    output = model.get_decoder()(input_ids=ids, use_cache=kept is not None)
+    if below and kept is None:
+        hidden = below.hidden([sequences.token_ids[i] for i in indices], model.device)
+        return States(hidden, rows, columns, columns - 1), ids
+    entered: list[torch.Tensor] = []
+    with noting(model, below.num_layers if below else 0, entered.append):
+        output = model.get_decoder()(input_ids=ids, use_cache=kept is not None)
+    if below:  # an update starts from the same states as the pass that it is compared with
+        below.put_all([sequences.token_ids[i] for i in indices], entered[0])
     if kept is not None:
         kept.keep(indices, output)
     return States(output.last_hidden_state, rows, columns, columns - 1), ids
@@ -281,7 +295,7 @@ def _logprobs(
     contexts: Contexts | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Compute log-probabilities and entropies with the weights as they are; see `generated_logprobs`."""
-    states, ids = generated_states(model, sequences, indices, contexts)
+    states, ids = generated_states(model, sequences, indices, contexts, None if watch else kept_states(model))
     if watch is not None:
         watch(states)
     output_layer = model.get_output_embeddings()
@@ -329,14 +343,14 @@ def score(
     sequences: Sequences,
     *,
     temperature: float = 1.0,
-    max_tokens: int = 16384,
+    max_tokens: int | None = None,
     watch: Callable[[np.ndarray, States], None] | None = None,
     contexts: Contexts | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Compute `logprob_T` and `entropy_T` (nats, float64) of all generated tokens under the current weights.
 
-    `watch` is called with the tokens and the hidden states of each micro-batch. `contexts` keeps what the passes
-    computed, and nothing from before.
+    `max_tokens` limits the padded tokens of a micro-batch; None: as many as suit the device. `watch` is called with the
+    tokens and the hidden states of each micro-batch. `contexts` keeps what the passes computed, and nothing older.
     """
     if isinstance(model, RemoteModel):
         return model.score(sequences, temperature)
@@ -344,7 +358,7 @@ def score(
         contexts.clear()
     logprob_T = np.full(sequences.tokens.num_elements, np.nan)
     entropy_T = np.full_like(logprob_T, np.nan)
-    for indices in sequences.micro_batches(max_tokens):
+    for indices in sequences.micro_batches(max_tokens or Budget.on(model.device).tokens):
         where = sequences.token_index(indices)  # one index for both keeps the same order
         see = None if watch is None else functools.partial(watch, where)
         logprob, entropy = generated_logprobs(

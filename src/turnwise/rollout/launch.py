@@ -34,6 +34,7 @@ class Launch:
     Attributes:
         flights: Groups in flight, in the order of their start.
         finished: Those that are done, in the order of their end.
+        arrived: Those that were done in an earlier process, in the order of their end, and are played again.
         selector: Chooses the tasks.
         meter: Budget of each step, if there is one.
         on_change: Called when a group has progressed.
@@ -51,6 +52,7 @@ class Launch:
         self.selector, self._environments = selector, environments
         self.flights: list[Flight] = []
         self.finished: list[Flight] = []
+        self.arrived: list[Flight] = []
         self.on_change: Callable[[], None] = lambda: None
         self._collector: Any = None
         self._models: Any = None
@@ -155,6 +157,17 @@ class Launch:
         if self.meter:
             self.meter.changed()
 
+    def due(self) -> Flight | None:
+        """Return the group that must be taken next, done or not; None: whichever is done first.
+
+        With `rollout.order = "finished"`, these are groups that `max_lag` later steps have overtaken, and after a kill
+        those that were done before.
+        """
+        settings, oldest = self.settings, self.flights[0]
+        if settings.order == "started" or self._awaited - oldest.step >= max(1, settings.max_lag):
+            return oldest
+        return next((each for each in self.arrived if each in self.flights), None)
+
     def state_dict(self) -> dict[str, Any]:
         """Return the state of task selection and the groups in flight, for checkpoints."""
         batches = dict.fromkeys(flight.batch for flight in self.flights)
@@ -165,13 +178,13 @@ class Launch:
         seats = [[*seat, count] for seat, count in self._seats.items()]
         return {**self.selector.state, "in_flight": in_flight, "seats": seats}
 
-    @staticmethod
-    def _state(batch: Started, flights: Sequence[Flight]) -> dict[str, Any]:
-        groups = {}
+    def _state(self, batch: Started, flights: Sequence[Flight]) -> dict[str, Any]:
+        groups, arrived = {}, list(dict.fromkeys([*self.arrived, *self.finished]))
         for flight in flights:
             groups[flight.group.number] = {
                 "sampled": flight.metered.state() if flight.metered else [],
                 "learned": [(list(each.ends), each.finished) for each in flight.learned.values()],
+                "arrived": arrived.index(flight) if flight in arrived else None,
             }
         return {**dataclasses.asdict(batch), "groups": groups}
 
@@ -188,6 +201,7 @@ class Launch:
     async def start_again(self) -> None:
         """Start the groups that an earlier process had in flight."""
         again, self._again = self._again, []
+        arrived: dict[int, Flight] = {}
         for each in again:
             batch = Started(**{name: value for name, value in each.items() if name != "groups"})
             groups = each["groups"]
@@ -198,6 +212,9 @@ class Launch:
                 learned = groups[flight.group.number]["learned"]
                 restored = [Learned(list(ends), finished) for ends, finished in learned]
                 flight.learned = dict(zip(flight.learned, restored, strict=True))
+                if (place := groups[flight.group.number].get("arrived")) is not None:
+                    arrived[place] = flight
+        self.arrived += [arrived[place] for place in sorted(arrived)]
 
 
 def _of_earlier_versions(state: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -115,8 +115,8 @@ class Pool:
                 if flight.done:
                     _ = flight.trajectories
             ready = [each for each in self._launch.finished if each in self.flights]
-            if self.settings.order == "started":
-                ready = [each for each in self.flights[:1] if each.done]
+            if due := self._launch.due():
+                ready = [due] if due.done else []
             if ready:
                 return ready[0]
             playing = [flight.playing for flight in self.flights if not flight.done]

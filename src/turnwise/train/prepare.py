@@ -12,6 +12,7 @@ from turnwise.engines.build import make_engine
 from turnwise.engines.models import Models, NamedModel
 from turnwise.environments.suites import make_suite, tasks_of
 from turnwise.measures.verdict import check_environment
+from turnwise.models.below import keep_states
 from turnwise.models.policy import freeze_but_norms
 from turnwise.objective.build import make_objective
 from turnwise.objective.values import ValueTerm
@@ -97,6 +98,8 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     )
     policy.model.to(device)  # pyright: ignore[reportArgumentType]
     optimizer = make_optimizer(policy, config.update)
+    if not config.critic:  # one may read the states of last tokens, which generation does not compute
+        keep_states(policy.model, updates=rollout.max_lag + 1)
     engine = make_engine(config.engine, config.model.precision, policy, apart=rollout.max_lag > 0)
     engine = VisitedEngine(Gate(engine), loop)
     models = {"policy": NamedModel(policy, engine, optimizer)}

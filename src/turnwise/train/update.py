@@ -11,6 +11,7 @@ import torch
 
 from turnwise.credit.batch import Batch
 from turnwise.credit.trace import Trace
+from turnwise.models.below import kept_states
 from turnwise.models.policy import autocast
 from turnwise.models.settings import ModelConfig
 from turnwise.objective.gradient import Budget, clip_groups, culprits, damp, norm_of_gradient
@@ -165,6 +166,8 @@ class Learner:
                 for name, value in (sums | {"grad_norm": norm}).items():
                     totals[name] = totals.get(name, 0.0) + value / num_steps
         model.eval()
+        if below := kept_states(model):
+            below.end_update()
         return totals | metrics
 
     def prepare(self, measured: Measured, credit: Trace, step: int) -> tuple[StepLoss, Sequences]:

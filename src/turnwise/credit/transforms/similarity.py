@@ -6,7 +6,7 @@ state.
 """
 
 from difflib import SequenceMatcher
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -49,8 +49,7 @@ def tf_idf(
     choice("ties", ties, WordTies)
     count = np.ones(len(texts), dtype=np.int64) if count is None else count
     vocabulary, text, number = find_words(texts)
-    entry, times = np.unique(text * len(vocabulary) + number, return_counts=True)
-    text, number = np.divmod(entry, len(vocabulary))
+    text, number, times = _count_pairs(text, number, len(vocabulary))
     total = np.bincount(number, weights=times * count[text]).astype(np.int64)
     rank = np.empty(len(vocabulary), dtype=np.int64)
     rank[np.argsort(-total, kind="stable" if ties == "alphabet" else None)] = np.arange(len(vocabulary))
@@ -60,6 +59,19 @@ def tf_idf(
     value = times * (np.log((1.0 + count.sum()) / (1.0 + num_with_word)) + 1.0)[word]
     norm = np.sqrt(np.bincount(text, weights=value**2))
     return text, word, value / norm[text]
+
+
+def _count_pairs(
+    text: Int[np.ndarray, " occurrences"], number: Int[np.ndarray, " occurrences"], num_words: int
+) -> tuple[Int[np.ndarray, " entries"], Int[np.ndarray, " entries"], Int[np.ndarray, " entries"]]:
+    """Return the distinct pairs of text and word in order, and how often each occurs; texts are in order already."""
+    bits = num_words.bit_length()
+    small = len(text) > 0 and int(text[-1]) >> (31 - bits) == 0
+    pairs = (text.astype(np.int32 if small else np.int64) << bits) | number.astype(np.int32 if small else np.int64)
+    pairs.sort(kind="stable")  # fast, since only the words of a text are out of order
+    begins = np.flatnonzero(np.concatenate([[True], pairs[1:] != pairs[:-1]])[: len(pairs)])
+    entry = pairs[begins].astype(np.int64)
+    return entry >> bits, entry & ((1 << bits) - 1), np.diff(begins, append=len(pairs))
 
 
 @block(needs_option="column", across_groups=lambda options: True)
@@ -188,7 +200,9 @@ def _average_by_similarity(
         text = texts[start:end]
         lengths = begins[text + 1] - begins[text]
         state = np.repeat(np.arange(end - start), lengths)  # of each entry
-        entry = np.arange(len(state)) + np.repeat(begins[text] - np.cumsum(lengths) + lengths, lengths)
+        entry: Any = slice(begins[text[0]], begins[text[-1] + 1])
+        if text[-1] - text[0] != end - start - 1:  # texts ascend, so these are not consecutive
+            entry = np.arange(len(state)) + np.repeat(begins[text] - np.cumsum(lengths) + lengths, lengths)
         weight = _cosines(state, entry_word[entry], entry_value[entry], num_states=len(text))
         np.fill_diagonal(weight, lengths > 0)
         weight -= weight.max(axis=1, keepdims=True)
@@ -212,13 +226,15 @@ def _cosines(
     num_with_word = np.bincount(word)
     limit = max(1, min(num_states // 16, 32))  # a 16th by measured times, 32 by memory
     frequent = num_with_word > limit
-    in_matrix = frequent[word]
-    vectors = np.zeros((num_states, np.count_nonzero(frequent)))
-    vectors[state[in_matrix], (np.cumsum(frequent) - 1)[word[in_matrix]]] = value[in_matrix]
+    width = np.count_nonzero(frequent)
+    column = np.where(frequent, np.cumsum(frequent) - 1, width)[word]
+    vectors = np.zeros(num_states * (width + 1))
+    vectors[state * (width + 1) + column] = value  # all rare words in a last column, which is left out
+    vectors = vectors.reshape(num_states, -1)[:, :width]
     result = vectors @ vectors.T
     if limit == 1:
         return result  # a word of one state is in no product
-    rare = np.flatnonzero(~in_matrix)
+    rare = np.flatnonzero(column == width)
     rare = rare[np.argsort(word[rare].astype(np.min_scalar_type(len(frequent))), kind="stable")]  # linear in 16 bits
     state, word, value = state[rare], word[rare], value[rare]
     entry = np.arange(len(rare))

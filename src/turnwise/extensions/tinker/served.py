@@ -20,14 +20,13 @@ from turnwise.engines.local import LocalEngine
 from turnwise.models.adapters import add_adapters
 from turnwise.models.policy import trainable
 from turnwise.models.settings import ModelConfig
+from turnwise.objective.gradient import Budget
 from turnwise.objective.losses import policy_loss
 from turnwise.objective.tokens import chunked_logprobs
 
 LOSSES = {"cross_entropy": None, "importance_sampling": "none", "ppo": "ppo", "cispo": "cispo"}
 """Losses that the server has, and the clip of each in `turnwise.objective.losses.policy_loss`."""
 THRESHOLDS = {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}
-MAX_TOKENS = 16384
-"""Padded tokens of a pass."""
 MOST_SAMPLES = 256
 
 Datum = Mapping[str, Any]
@@ -56,7 +55,7 @@ class Trained:
             raise EngineFault(f"loss_fn_config={sorted(unknown)} is unknown; expected {', '.join(THRESHOLDS)}")
         outputs: list[Any] = [None] * len(data)
         total = 0.0
-        for part in _micro_batches([len(ids) for ids, _ in data]):
+        for part in _micro_batches([len(ids) for ids, _ in data], Budget.on(self.model.device).tokens):
             with torch.set_grad_enabled(backward):
                 logprobs = self._logprobs([data[i] for i in part])
                 given = {name: torch.cat([data[i][1][name] for i in part]).to(logprobs) for name in data[0][1]}
@@ -257,11 +256,11 @@ def longest_of(model: PreTrainedModel) -> int:
     return int(model.config.get_text_config().max_position_embeddings)
 
 
-def _micro_batches(lengths: Sequence[int]) -> list[list[int]]:
-    """Group sequences of similar length to passes of at most `MAX_TOKENS` padded tokens, or one sequence."""
+def _micro_batches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
+    """Group sequences of similar length to passes of at most `max_tokens` padded tokens, or one sequence."""
     parts, waiting = list[list[int]](), sorted(range(len(lengths)), key=lambda i: -lengths[i])
     while waiting:
-        count = max(1, MAX_TOKENS // lengths[waiting[0]])
+        count = max(1, max_tokens // lengths[waiting[0]])
         parts.append(waiting[:count])
         waiting = waiting[count:]
     return parts

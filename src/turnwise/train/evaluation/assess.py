@@ -47,8 +47,6 @@ def assess(
     model: ModelConfig,
     rollout: RolloutConfig,
     temperature: float,
-    *,
-    max_tokens: int = 16384,
 ) -> dict[str, float]:
     """Measure a policy in all situations; empty if the suite does not allow it, or responses are not just actions.
 
@@ -58,7 +56,6 @@ def assess(
         model: `[model]` section of the recipe, for its precision.
         rollout: `[rollout]` section, for the context and the longest response.
         temperature: Sampling temperature.
-        max_tokens: Padded tokens per micro-batch.
     """
     policy = models.policy.policy
     if (
@@ -81,7 +78,7 @@ def assess(
             trajectories.append(Trajectory(0, "", [Turn("", "", prompt, ids, [0.0] * len(ids), action, False)]))
     sequences = Sequences.from_trajectories(trajectories)
     with autocast(policy.model, model):
-        logprob_T, _ = score(policy.model, sequences, temperature=max(temperature, 1e-6), max_tokens=max_tokens)
+        logprob_T, _ = score(policy.model, sequences, temperature=max(temperature, 1e-6))
     tokens = Segments.from_lengths([len(trajectory.turns[0].response_ids) for trajectory in trajectories])
     chance = np.where(possible, np.exp(tokens.sum(logprob_T)), 0.0)
     counts = [len(moment.steps[-1].admissible or ()) for moment in moments]
