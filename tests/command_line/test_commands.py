@@ -177,7 +177,8 @@ def test_a_report_that_takes_long_says_how_far_it_is_and_is_silent_once_it_is_re
         progress(3, 7)
         time.sleep(0.5)
         progress(7, 7)
-        on_ready and on_ready("http://here/")
+        if on_ready:
+            on_ready("http://here/")
         time.sleep(0.5 if on_ready else 0.0)
 
     monkeypatch.setattr("turnwise.lab.report.write.write_report", read)
