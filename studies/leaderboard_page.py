@@ -218,7 +218,11 @@ def page(plan: Mapping[str, Any], cells: Sequence[Cell]) -> Page:
         ]
     if "show" in plan:
         parts += [f"[{plan['show']} minus {first} in every cell](differences.csv)."]
-    return [*parts, "## What it does not say", " ".join(limits_of(plan))]
+    limits = limits_of(plan)
+    if "docs" in plan:  # the table has them all
+        same = f"[The limits of the leaderboard]({docs}/leaderboard/README.md#what-it-does-not-say)"
+        limits = [f"{same} hold here too.", *plan.get("limits", [])]
+    return [*parts, "## What it does not say", " ".join(limits)]
 
 
 def joined(counted: Table) -> Table:

@@ -50,6 +50,7 @@ TRANSLATED = {
     r"likelier\b|nearer to\b": "more likely, closer to",
     r"[a-z] weighs\b": "weights, is worth",
     r"[a-z] anew\b": "again",
+    r"[Dd]ifferences?(?: of [a-z -]+)? to (?:GRPO|grpo|the base)": "difference from",
     r"[Oo]ne after the other\b": "in turn, one at a time",
     r"that which\b": "what",
     r"plays? on from\b|go(?:es)? on in the next\b": "continue from, continue in the next",
@@ -118,6 +119,7 @@ def test_users_read_no_translated_phrases():
         "a second is likelier",
         "the loss weighs it",
         "drawn anew",
+        "differences of success to GRPO",
         "plays on from the turn",
         "in a process of its own",
         "kept beside the state",
@@ -143,3 +145,13 @@ def test_lines_have_at_most_120_characters():
         if len(line) > 120 and not ALLOWED.search(line)
     ]
     assert not long, "\n".join(long)
+
+
+def test_no_public_class_has_the_name_of_another_one():
+    places: dict[str, set[str]] = {}
+    for path in (ROOT / "src").rglob("*.py"):
+        for name in re.findall(r"^ *class ([A-Z]\w*)", path.read_text(), re.MULTILINE):
+            places.setdefault(name, set()).add(path.name)
+    assert len(places) > 200
+    twice = {name: files for name, files in places.items() if len(files) > 1}
+    assert not twice, "a reader who finds one of them takes it for the other"

@@ -65,8 +65,8 @@ def pages() -> dict[Path, str]:
         )
         for number, (name, settings) in numbered
     ]
-    told = {"pairs": len(PAIRS), "features": len(FEATURES), "refused": len(conflicts)}
-    blocks = ["# Combinations", MADE, wrap(INTRODUCTION.format(**told)), "## Every pair", wrap(LEGEND)]
+    counts = {"pairs": len(PAIRS), "features": len(FEATURES), "refused": len(conflicts)}
+    blocks = ["# Combinations", MADE, wrap(INTRODUCTION.format(**counts)), "## Every pair", wrap(LEGEND)]
     blocks += ["```text\n" + "\n".join(grid) + "\n```", "## Why not"]
     for facet, letter in letters.items():
         of_facet = [each for each in conflicts.values() if each.facet is facet]

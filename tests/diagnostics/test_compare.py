@@ -315,10 +315,10 @@ def test_a_table_of_several_says_what_stands_among_all(tmp_path):
     intervals = Interval(0.1, 0.05, 0.15, 0.001), Interval(0.1, 0.02, 0.18, 0.03), Interval(0.1, -0.1, 0.3, 0.5)
     several = [dataclasses.replace(one, difference=interval) for interval in intervals]
     said = [list(line[-2:]) for line in table(several)[1:]]
-    assert said == [["shown", "0.003"], ["by itself", "0.060"], ["not shown", "0.500"]]  # 3 p, 2 p, p
+    assert said == [["shown", "0.003"], ["before correction", "0.060"], ["not shown", "0.500"]]  # 3 p, 2 p, p
     assert table(several[1:2])[-1][-1] == "shown", "alone it has its interval"
     said = list(table(several[1:2], planned=3)[-1][-2:])
-    assert said == ["by itself", "0.090"], "what is planned counts before it has runs"
+    assert said == ["before correction", "0.090"], "what is planned counts before it has runs"
 
 
 def test_no_finished_run_is_said(tmp_path):

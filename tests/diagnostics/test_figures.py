@@ -72,7 +72,7 @@ def test_every_colour_has_a_legend(arms):
         assert used
         assert used <= legends(made)
     kinds = {text.get_text() for text in forest([of_recipe] * 2, [True, False]).legends[0].get_texts()}
-    assert kinds == {"shown, all counted", "by itself" if pair.difference.shown else "not shown"}
+    assert kinds == {"shown, all counted", "before correction" if pair.difference.shown else "not shown"}
 
 
 def test_rows_of_several_recipes_name_them(arms):

@@ -99,3 +99,17 @@ def test_a_new_analysis_replaces_the_old_one_and_a_damaged_one_is_named(tmp_path
     write_report([run], tmp_path / "report", ["grpo"], on_problem=told.append)
     assert step() is None
     assert "run `turnwise analyse fidelity` again. The page leaves it out" in told[-1]
+
+
+def test_the_method_of_the_run_is_among_the_first_columns(opened, tmp_path):
+    run = write_run(tmp_path / "run", steps=2)
+    noise = np.random.default_rng(0)
+    better = {f"m{number}": np.nan_to_num(TRUE_R) + 0.1 * noise.normal(size=6) for number in range(8)}
+    write_analysis(run, credit={**better, "grpo": -np.nan_to_num(TRUE_R)})
+    page = opened(url=write_report([run], tmp_path / "report", ["grpo"]).as_uri())
+    names = [text.split("\n")[0] for text in page.page.locator("#fidelity-table th").all_inner_texts()][4:]
+    assert len(names) == 7
+    assert names[-1] == "grpo", "the run's own, though it is the worst of nine"
+    page.page.click("#fidelity-columns summary")
+    page.page.uncheck("#fidelity-columns label:has-text('grpo') >> input")
+    assert page.page.locator("#fidelity-table th").count() == 4 + 6

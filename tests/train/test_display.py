@@ -169,7 +169,7 @@ def test_a_log_is_never_silent_for_long():
     assert [*dict.fromkeys(lines)] == [  # a machine that is slow makes it twice
         "episodes 0/4  0 s  success 1 of the last 2",
         "episodes 2/4  0 s, about 0 s to go  success 1 of the last 2",
-        "all 4 episodes are done; the run continues",
+        "all 4 episodes are done; still working",
     ]
 
 

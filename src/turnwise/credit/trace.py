@@ -192,7 +192,7 @@ def report_tokens(
 
 
 def report_kept(name: str, credit_R: Values, kept_R: Bool[np.ndarray, " R"]) -> None:
-    """Report which responses the loss keeps, for a block that leaves some out and the credit as it is."""
+    """Report which responses the loss keeps, for a block that leaves some out without changing the credit."""
     report(Traced(name, credit_R, np.ones(len(credit_R)), credit_R, kept_R=kept_R))
 
 

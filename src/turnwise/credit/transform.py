@@ -117,7 +117,7 @@ def block(  # pyright: ignore[reportInconsistentOverload]
     """Turn `f(credit_R, batch, *, options) -> credit_R` into a constructor `f(*, options) -> Transform`.
 
     Args:
-        function: The function, of `@block` without brackets.
+        function: The function, for `@block` without brackets.
         needs: Columns that the block needs, or a function that returns them from the options.
         needs_option: Option whose value names further columns that the block needs, unless it is None or "turn".
         across_groups: Function that returns from the options whether a group's credit depends on other groups. Default:

@@ -41,13 +41,13 @@ def with_credit(trainer: type, method: Transform, *, return_is_success: bool = F
     """
     TRAINERS["SkyRL"].check(method)
 
-    class TurnwiseTrainer(trainer):
+    class CreditTrainer(trainer):
         def compute_advantages_and_returns(self, data: Any) -> Any:
             data = super().compute_advantages_and_returns(data)
             credit(data, method, return_is_success=return_is_success)
             return data
 
-    return TurnwiseTrainer
+    return CreditTrainer
 
 
 def credit(data: Any, method: Transform, *, return_is_success: bool = False) -> None:

@@ -32,7 +32,7 @@ class Played:
         along: Models that read another model's pass and so make none of their own.
         probe: Scores given text in the contexts of the responses, for measures with `model="probe"`.
         judge: Judge of the run, for measures with `model="judge"`.
-        continuations: Plays on from the turns of trajectories, for measures with `model="continuations"`.
+        continuations: Continues from the turns of trajectories, for measures with `model="continuations"`.
         tasks: Tasks, one per group.
     """
 

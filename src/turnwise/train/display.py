@@ -210,7 +210,7 @@ class ConsoleDisplay(Display):
         what, done, total, since = self._doing
         seconds = time.monotonic() - since
         if not what or done >= total:
-            self._print(f"{f'all {total} {what} are done; ' * bool(what)}the run continues")
+            self._print(f"{f'all {total} {what} are done; ' * bool(what)}still working")
             return
         left = f", about {duration(seconds / done * (total - done))} to go" if done else ""
         self._line(what, done, total, "  ".join(filter(None, (f"{duration(seconds)}{left}", self._tally()))))

@@ -30,7 +30,7 @@ def center_by_group(
     Args:
         credit_R: `[responses]` returns.
         batch: Their batch.
-        over: What the mean counts: one value per trajectory, a response or a token.
+        over: What the mean counts: one value per trajectory, response or token.
         same: Compare only what agrees in this column, or in all of these.
         scope: Within the prompt's group, or over the whole batch.
         lone: The only member of a group gets 0 ("zero"), or its own value ("keep", as verl does).
@@ -48,7 +48,7 @@ def subtract_leave_one_out(
     Args:
         credit_R: `[responses]` returns.
         batch: Their batch.
-        over: What the mean counts: one value per trajectory or a response.
+        over: What the mean counts: one value per trajectory or response.
         same: Compare only what agrees in this column within the group, or in all of these.
         lone: The only member of a group gets 0 ("zero"), or its own value ("keep").
     """

@@ -28,7 +28,7 @@ def scale_by_group_std(
     Args:
         credit_R: `[responses]` values, usually centred.
         batch: Their batch.
-        over: What the standard deviation counts: one value per trajectory, a response or a token.
+        over: What the standard deviation counts: one value per trajectory, response or token.
         same: Compare only responses that agree in this column, or in all of these.
         scope: Within the prompt's group, or over the whole batch.
         ddof: Divisor `n - ddof`: 1 for the sample, 0 for the population.

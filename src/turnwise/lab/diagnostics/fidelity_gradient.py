@@ -62,9 +62,9 @@ class GradientFidelity:
     """What the gradients of some methods have in common with the true one.
 
     Attributes:
-        fidelities: Cosine to the true gradient of a group by method, and differences to the first method; None if the
+        fidelities: Cosine with the true gradient of a group by method, and differences to the first method; None if the
             true gradients do not differ significantly from zero.
-        transfer: Cosine to the expected true gradient, on other tasks; see `turnwise.lab.diagnostics.transfer`.
+        transfer: Cosine with the expected true gradient, on other tasks; see `turnwise.lab.diagnostics.transfer`.
         noise: Signal and noise of one group's gradient by method, in units of the method.
     """
 

@@ -65,7 +65,7 @@ def equal_columns(table: pa.Table) -> list[list[str]]:
 
 
 def fidelities(table: pa.Table) -> dict[str, float]:
-    """Compute the fidelity of each method of such a table: the cosine to the true advantages, without their noise."""
+    """Compute the fidelity of each method of such a table: the cosine with the true advantages, without their noise."""
     true_R, error_R = (table[name].to_numpy().astype(np.float64) for name in ("true", "error"))
     known_R = np.isfinite(true_R) & np.isfinite(error_R)
     square = float((true_R[known_R] ** 2 - error_R[known_R] ** 2).sum())

@@ -123,7 +123,7 @@ def fidelity_figure(found: FidelityOfRun) -> Figure:
     left.set(
         yticks=range(len(values)),
         yticklabels=[name for name, _ in by_method],
-        xlabel="fidelity: cosine to the true advantages, 95 % over groups",
+        xlabel="fidelity: cosine with the true advantages, 95 % over groups",
         title=f"step {found.step}, success {found.success:.2f}",
     )
     fifths = [one for one in found.importance if one.kind.startswith("entropy")]

@@ -17,11 +17,11 @@ from turnwise.lab.diagnostics.runs import RunLog
 from turnwise.lab.diagnostics.statistics import Interval, contrast, holm
 from turnwise.lab.diagnostics.study import Study, finished, results, slug
 
-SIGNIFICANCE = {"shown": "#111111", "by itself": "#7d7d7d", "not shown": "#c4c4c4"}
+SIGNIFICANCE = {"shown": "#111111", "before correction": "#7d7d7d", "not shown": "#c4c4c4"}
 """Greys of differences, since colours belong to arms."""
 HOLM = (
     'Each interval has its own 5 %. "p, Holm" counts all comparisons of the study, even without runs: "shown" means '
-    'below 0.05 there, "by itself" that only its own interval excludes zero.'
+    'below 0.05 there, "before correction" that only its own interval excludes zero.'
 )
 ARMS = "Held-out success of each arm, before and after: means over its finished runs, 95 % over runs"
 
@@ -40,7 +40,7 @@ def table(comparisons: Sequence[RunComparison], planned: int = 1) -> Table:
     ]
     for c, p, stands in zip(comparisons, *_among_all(comparisons, planned), strict=True):
         size = str(c.runs[0]) if c.runs[0] == c.runs[1] else f"{c.runs[0]}, {c.runs[1]}"
-        shown = "shown" if stands else "by itself" if c.difference.shown else "not shown"
+        shown = "shown" if stands else "before correction" if c.difference.shown else "not shown"
         lines.append(
             (
                 *c.names,
@@ -175,7 +175,7 @@ def forest(found: Sequence[tuple[Path, RunComparison]], stand: Sequence[bool]) -
     axes = made.subplots()
     axes.axvline(0.0, color="#999999", linewidth=1)
     for place, (c, stands) in enumerate(reversed(list(zip(comparisons, stand, strict=True)))):
-        kind = "shown" if stands else "by itself" if c.difference.shown else "not shown"
+        kind = "shown" if stands else "before correction" if c.difference.shown else "not shown"
         _interval(axes, c.difference, place, kind, {"shown": "shown, all counted"}.get(kind, kind))
     several = len({recipe for recipe, _ in found}) > 1
     names = [

@@ -5,7 +5,7 @@
   const { make, number, signed, wash } = turnwise;
   const choice = document.querySelector("#fidelity-group");
   const TRUE = "true";
-  const FIRST = 6; // columns of methods that are shown at first
+  const FIRST = 6; // best methods that are shown at first, with the run's own
   let chosen = new Set(); // first name of each column of methods that is shown
   let shownRun = null;
 
@@ -20,7 +20,7 @@
     document.querySelector("#fidelity-about").textContent =
       `Step ${fidelity.step}: A* is the true advantage of a response, estimated by fresh continuations, ± one ` +
       "standard error. The other columns are the advantages of methods on the same trajectories, each coloured on " +
-      "its own scale. The number below a name is its fidelity: the cosine to A*, 1 is perfect credit" +
+      "its own scale. The number below a name is its fidelity: the cosine with A*, 1 is perfect credit" +
       (Object.keys(fidelity.audit).length ? "; AUROC: how well it finds turns with an effect, 0.5 is chance." : ".");
     const before = name === shownRun ? Number(choice.value) : null;
     shownRun = name;
@@ -29,7 +29,8 @@
     );
     choice.value = groups.has(before) ? before : widest(groups);
     choice.onchange = () => draw(groups.get(Number(choice.value)), fidelity);
-    if (before === null) chosen = new Set(fidelity.ranked.slice(0, FIRST).map(({ names }) => names[0]));
+    const first = [...fidelity.ranked.slice(0, FIRST), own(turnwise.run())].filter(Boolean);
+    if (before === null) chosen = new Set(first.map(({ names }) => names[0]));
     columnChoice(fidelity);
     choice.onchange();
   };
@@ -40,6 +41,8 @@
     return [...groups].sort(([, a], [, b]) => square(b) - square(a))[0][0];
   }
 
+  const own = ({ fidelity, method }) =>
+    fidelity.ranked.find(({ names }) => names.includes(method.replaceAll(" ", "")));
   const label = ({ names }) => names.join(" = ");
   const quality = ({ names, fidelity }, { audit }) => {
     const auroc = names.map((name) => audit[name]).find((value) => value !== undefined && value !== null);
@@ -47,15 +50,16 @@
   };
 
   /** The fidelity of a run's own method, and the best that was measured; null without an analysis. */
-  turnwise.quality = ({ fidelity, method }) => {
+  turnwise.quality = (run) => {
+    const { fidelity } = run;
     if (!fidelity?.ranked.length) return null;
-    const own = fidelity.ranked.find(({ names }) => names.includes(method.replaceAll(" ", "")));
+    const mine = own(run);
     const [best] = fidelity.ranked;
     const described = (one) => `${label(one)} ${quality(one, fidelity)}`;
-    const rest = `Cosine to the true advantages after step ${fidelity.step}; 1 is perfect credit.`;
-    if (!own) return [`Best measured: ${described(best)}`, rest];
-    const above = own === best ? "The best measured." : `Best measured: ${described(best)}.`;
-    return [`Fidelity ${quality(own, fidelity)}`, above, rest];
+    const rest = `Cosine with the true advantages after step ${fidelity.step}; 1 is perfect credit.`;
+    if (!mine) return [`Best measured: ${described(best)}`, rest];
+    const above = mine === best ? "The best measured." : `Best measured: ${described(best)}.`;
+    return [`Fidelity ${quality(mine, fidelity)}`, above, rest];
   };
 
   function columnChoice(fidelity) {

@@ -29,7 +29,7 @@ def main():
     plugins = _installed_plugins()
     outcomes, seconds, reasons, broken = {}, {}, {}, {}
 
-    class Listener:
+    class OutcomeListener:
         @staticmethod
         def pytest_runtest_logreport(report):
             name = report.nodeid
@@ -52,7 +52,7 @@ def main():
     os.chdir(root)
     options = ["-p", "no:cacheprovider", "-q", "--rootdir", root, "-o", "addopts=", "--tb=native", "--no-header"]
     options += ["--continue-on-collection-errors"]  # otherwise nothing would run, not even what must fail
-    pytest.main([*options, *request["tests"]], plugins=[*plugins, Listener()])
+    pytest.main([*options, *request["tests"]], plugins=[*plugins, OutcomeListener()])
     lines = [(outcome, seconds[name], name, reasons.get(name, "")) for name, outcome in outcomes.items()]
     lines += [("B", 0.0, name, reason) for name, reason in broken.items()]
     out.write(f"\n{request['mark']}\n")

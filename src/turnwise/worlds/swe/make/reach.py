@@ -24,7 +24,7 @@ def main():
     entered = {}
     here = None
 
-    class Listener:
+    class CallListener:
         @staticmethod
         def pytest_runtest_logstart(nodeid):
             nonlocal here
@@ -45,7 +45,7 @@ def main():
     options = ["-p", "no:cacheprovider", "-q", "-o", "addopts=", "--continue-on-collection-errors", "--rootdir"]
     threading.settrace(enter)
     sys.settrace(enter)
-    pytest.main([*options, request["root"], *request["tests"]], plugins=[Listener()])
+    pytest.main([*options, request["root"], *request["tests"]], plugins=[CallListener()])
     sys.settrace(None)
     spans = {file: sorted({_span(code, root) for code in codes.values()}) for file, codes in entered.items()}
     json.dump({"entered": spans, "seconds": time.process_time()}, out)
