@@ -143,6 +143,9 @@ def test_a_rubric_may_be_a_list_in_python():
         ("[[criteria]]\ntext = 3", "criteria.0.text: Input should be a valid string, got '3'"),
         ("[[criteria]]\ntext = 'a'\nwieght = 1", "criteria.0.wieght: Extra inputs are not permitted"),
         ("[[criteria]]\ntext = 'a'\nweight = inf", "criteria.0.weight"),
+        ("[[criteria]]\ntext = 'a'\nweight = true", "criteria.0.weight: Input should be a valid number, got 'True'"),
+        ("[[criteria]]\ntext = 'a'\nweight = '2'", "criteria.0.weight: Input should be a valid number"),
+        ("[[criteria]]\ntext = ' '", "criteria.0.text: String should have at least 1 character"),
         ("criteria = []", "criteria: List should have at least 1 item"),
         ("[[", "is not valid TOML"),
         (None, "cannot read"),
@@ -155,6 +158,14 @@ def test_a_rubric_that_is_wrong_is_said(tmp_path, text, said):
     with pytest.raises(ConfigError) as raised:
         read_rubric(str(path))
     assert said in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["tests.judge.test_rubric:NONE", "no_such_module:RUBRIC"])
+def test_a_list_that_cannot_be_imported_is_not_taken_for_toml(name):
+    with pytest.raises(ConfigError) as raised:
+        read_rubric(name)
+    assert f"judge.rubric={name!r}: " in str(raised.value)
+    assert "TOML" not in str(raised.value)
 
 
 def test_the_measure_without_a_rubric_says_what_is_missing():

@@ -13,11 +13,11 @@ from turnwise.base.imports import import_named
 class Criterion(pydantic.BaseModel):
     """One criterion, answered yes, no or not applicable."""
 
-    model_config = pydantic.ConfigDict(extra="forbid")
+    model_config = pydantic.ConfigDict(extra="forbid", str_strip_whitespace=True)
 
     text: str = pydantic.Field(min_length=1)
     """What is to be met."""
-    weight: float = pydantic.Field(default=1.0, allow_inf_nan=False)
+    weight: float = pydantic.Field(default=1.0, strict=True, allow_inf_nan=False)
     """Weight of a yes; negative for what should not happen."""
     per: Literal["turn", "trajectory"] = "trajectory"
     """Whether the question is about every turn, or the whole trajectory at its end."""
@@ -53,5 +53,7 @@ def read_rubric(name: str) -> list[Criterion]:
         first = error.errors(include_url=False)[0]
         place = ".".join(str(part) for part in first["loc"])
         raise ConfigError(f"judge.rubric={name!r}: {place}: {first['msg']}, got {str(first['input'])[:80]!r}") from None
+    except ConfigError as error:  # of the import
+        raise ConfigError(f"judge.rubric={name!r}: {error}") from None
     except ValueError as error:  # of TOML
         raise ConfigError(f"judge.rubric: {name} is not valid TOML: {error}") from None
