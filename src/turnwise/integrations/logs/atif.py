@@ -17,7 +17,7 @@ from turnwise.extensions.gateway.messages import Message
 from turnwise.integrations.logs.logged import (
     Logged,
     Response,
-    Step,
+    StepNumber,
     as_text,
     check,
     checked_ids,
@@ -117,7 +117,7 @@ def read_atif(source: Source) -> Iterator[Logged]:
                 truncated=bool(ours.get("truncated")),
                 failure=as_text(ours.get("failure") or _exception(result)) or None,
                 model=document.agent.model_name or "",
-                step=check(Step, ours, where).step,
+                step=check(StepNumber, ours, where).step,
                 id=document.trajectory_id or trial,
                 after=after,
                 extra={"atif": {key: value for key, value in record.items() if key != "steps"}},
