@@ -34,7 +34,7 @@ EXPECTED = {
 """What a value of another type should have been, by pydantic's name of the error."""
 
 
-class Step(BaseModel, strict=True):
+class BatchNumber(BaseModel, strict=True):
     """The number of a batch; texts and booleans are none."""
 
     step: int = Field(default=1, ge=1)
