@@ -4,6 +4,11 @@ python -m tests.corpora FOLDER            # at the repository's root: fetch what
 python -m tests.corpora FOLDER --record   # write what was read to tests/crosscheck/corpora/files.csv; look at it first
 
 `files.csv` names the files, in releases of packages, or in repositories by commit. Nothing of them is committed.
+
+No package was found that has files of `verifiers` or `episodes`. Looked at: verifiers 0.1.0, 0.1.2, 0.1.3, 0.1.5,
+0.1.8, 0.1.14, 0.2.1, 0.3.1 and 0.4.0, prime, prime-evals, prime-runs, prime-traces, primebeaker, tasksets, harnesses,
+hud-vf-gym, mazebench, medarc-verifiers, verifiers-monitor, catapult-verifiers, rlenv-audit, sophistry-bench-sprint,
+falsepass, carla-env, cadrecon, marble-v1, korrel, deepgym, bohrin, gradecheck, nenyax.
 """
 
 import csv

@@ -15,9 +15,9 @@ from turnwise.base.errors import DataError, did_you_mean
 from turnwise.base.version import __version__
 from turnwise.extensions.gateway.messages import Message
 from turnwise.integrations.logs.logged import (
+    BatchNumber,
     Logged,
     Response,
-    StepNumber,
     as_text,
     check,
     checked_ids,
@@ -117,7 +117,7 @@ def read_atif(source: Source) -> Iterator[Logged]:
                 truncated=bool(ours.get("truncated")),
                 failure=as_text(ours.get("failure") or _exception(result)) or None,
                 model=document.agent.model_name or "",
-                step=check(StepNumber, ours, where).step,
+                step=check(BatchNumber, ours, where).step,
                 id=document.trajectory_id or trial,
                 after=after,
                 extra={"atif": {key: value for key, value in record.items() if key != "steps"}},

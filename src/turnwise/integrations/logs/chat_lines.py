@@ -6,9 +6,9 @@ from typing import Any
 from pydantic import AliasChoices, BaseModel, Field
 
 from turnwise.integrations.logs.logged import (
+    BatchNumber,
     Logged,
     Response,
-    StepNumber,
     as_text,
     check,
     conversations,
@@ -23,7 +23,7 @@ ADVANTAGE, METHOD = "turnwise.advantage", "turnwise.method"
 """Columns with the credit of responses, and with the name of the method that assigned it."""
 
 
-class _Line(StepNumber):
+class _Line(BatchNumber):
     messages: list[Any]
     system: Any = None
     tools: Any = None

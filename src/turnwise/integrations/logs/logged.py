@@ -34,7 +34,7 @@ EXPECTED = {
 """What a value of another type should have been, by pydantic's name of the error."""
 
 
-class StepNumber(BaseModel, strict=True):
+class BatchNumber(BaseModel, strict=True):
     """The number of a batch; texts and booleans are none."""
 
     step: int = Field(default=1, ge=1)
@@ -115,14 +115,15 @@ def check(model: type[Model], value: Any, where: str) -> Model:
     first, parts = errors[0], errors[0]["loc"]
     alike = [each for each in errors if each["loc"][:-1] == parts[:-1] and each["input"] is first["input"]]
     parts = parts[:-1] if len(alike) > 1 else parts  # the last one names what it may be, as does the name of a model
-    keys = [part for part in parts if not (isinstance(part, str) and part.startswith("_"))]
-    place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in keys).lstrip(".")
+    keys = [f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts if not str(part).startswith("_")]
     if first["type"] == "missing":
         key = str(first["loc"][-1])
         inside = first["input"] if isinstance(first["input"], dict) else {}
         raise DataError(f"{where}: no key {key!r}.{did_you_mean(key, map(str, inside))}")
     expected = " or ".join(dict.fromkeys(EXPECTED.get(each["type"], each["msg"]) for each in alike))
-    raise DataError(f"{where}{': ' + place if place else ''} is {short(first['input'])}, expected {expected}")
+    raise DataError(
+        f"{where}{': ' + ''.join(keys).lstrip('.') if keys else ''} is {short(first['input'])}, expected {expected}"
+    )
 
 
 def checked_ids(response: Response, where: str) -> None:

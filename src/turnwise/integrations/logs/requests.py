@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from turnwise.base.errors import DataError
 from turnwise.environments.tool_calls import without_reasoning
 from turnwise.extensions.gateway.messages import Message, history_keys, short
-from turnwise.integrations.logs.logged import Logged, Response, StepNumber, as_text, check
+from turnwise.integrations.logs.logged import BatchNumber, Logged, Response, as_text, check
 from turnwise.integrations.logs.messages import read_history, read_items, read_one, read_tools
 from turnwise.integrations.logs.source import Source
 
@@ -53,7 +53,7 @@ def read_requests(source: Source) -> Iterator[Logged]:
                 continue
             metadata = request["metadata"] if isinstance(request.get("metadata"), dict) else {}
             facts = {**metadata, **record}
-            check(StepNumber, {"step": 1 if facts.get("step") is None else facts["step"]}, where)
+            check(BatchNumber, {"step": 1 if facts.get("step") is None else facts["step"]}, where)
             tools = read_tools(request.get("tools"), f"{where}: request")
             history = _history(request, answers, f"{where}: request", source)
             name = next((as_text(facts[key]) for key in TOGETHER if facts.get(key) is not None), "")
