@@ -67,19 +67,21 @@ class Progress:
 
     def __init__(self, on_turn: OnTurn):
         self._on_turn = on_turn
-        self._parts: list[tuple[int, int]] = []
+        self._live = self._total = 0
 
     def part(self) -> OnTurn:
         """Return the callback of another group."""
         if self._on_turn is None:
             return None
-        place = len(self._parts)
-        self._parts.append((0, 0))
+        before = 0, 0
 
         def note_progress(live: int, total: int) -> None:
-            self._parts[place] = live, total
+            nonlocal before
+            self._live += live - before[0]  # not summed anew: an evaluation has hundreds of groups, and many turns
+            self._total += total - before[1]
+            before = live, total
             assert self._on_turn is not None
-            self._on_turn(sum(live for live, _ in self._parts), sum(total for _, total in self._parts))
+            self._on_turn(self._live, self._total)
 
         return note_progress
 
