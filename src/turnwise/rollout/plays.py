@@ -77,7 +77,7 @@ class Progress:
 
         def note_progress(live: int, total: int) -> None:
             nonlocal before
-            self._live += live - before[0]  # not summed anew: an evaluation has hundreds of groups, and many turns
+            self._live += live - before[0]  # an evaluation has hundreds of groups, and many turns
             self._total += total - before[1]
             before = live, total
             assert self._on_turn is not None
