@@ -101,7 +101,7 @@ def test_the_core_works_with_what_the_wheel_asks_for(wheel, tmp_path, monkeypatc
     assert "household-tiny-aem" in python(command, "recipes")
     assert '"label"' not in python(command, "config", "household-tiny-aem")
     assert "pip install 'turnwise-rl[train]'" in python(command, "train", "household-tiny-aem", code=2)
-    assert "pip install 'turnwise-rl[train]'" in python(command, "demo", code=2)
+    assert "pip install 'turnwise-rl[logs]'" in python(command, "demo", code=2)
     assert "pip install 'turnwise-rl[train]'" in python(command, "play", "household", code=2)
 
 

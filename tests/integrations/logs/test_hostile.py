@@ -204,7 +204,7 @@ def test_a_line_that_is_no_object_costs_itself(tmp_path, capsys, bad):
     (tmp_path / "log.jsonl").write_bytes(good + b"\n" + bad + b"\n" + good)
     assert main(["import", str(tmp_path / "log.jsonl"), "--out", str(tmp_path / "made")]) == 0
     told = capsys.readouterr()
-    assert "made: 2 trajectories with 4 responses" in told.out
+    assert "made: trajectories: 2, responses: 4," in told.out
     assert "note: missing: 1 records are left out: " in told.err
     assert "log.jsonl, line 2" in told.err
 
