@@ -10,6 +10,7 @@ from tests.rollout.fake_vllm import GENERATE, FakeVllm
 from tests.rollout.models import GREEDY, make_model
 from tests.rollout.test_server import assert_plain, make_engine, play
 
+from turnwise.base.blocking import ThreadLoop
 from turnwise.base.errors import ConfigError, EngineFault, EngineLost
 
 
@@ -136,3 +137,21 @@ def test_an_update_waits_until_the_cache_is_emptied(fake):
     asyncio.run(engine.update_weights())
     assert not fake.busy
     assert_plain(model, prompts, play(engine, prompts))
+
+
+def test_connections_end_with_their_loop_whoever_forgot_to_close_them(fake):
+    engine = make_engine(fake)
+    clients = []
+
+    async def forget() -> None:
+        await engine.update_weights()
+        await engine.generate(0, [1, 2], GREEDY)
+        clients.append(engine._server._session.client)
+        assert not clients[-1].closed
+
+    asyncio.run(forget())
+    assert clients[0].closed
+    loop = ThreadLoop()
+    loop.run(forget())
+    loop.close()
+    assert clients[1].closed

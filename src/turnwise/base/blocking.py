@@ -124,6 +124,7 @@ class ThreadLoop(Loop):
         for task in tasks:
             task.cancel()
         self._loop.run_until_complete(self._settle(tasks))
+        self._loop.run_until_complete(self._loop.shutdown_asyncgens())  # such as those that close connections
         self._loop.close()
 
     @staticmethod

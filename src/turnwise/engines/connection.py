@@ -1,6 +1,7 @@
 """Send requests to a server that may be unavailable for a while: retries, and errors that name the cause."""
 
 import asyncio
+import contextlib
 import dataclasses
 import http.client
 import json as json_format
@@ -8,7 +9,7 @@ import logging
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
 import aiohttp
@@ -46,6 +47,7 @@ class _Session:
     client: aiohttp.ClientSession
     gate: asyncio.Semaphore
     alone: asyncio.Lock
+    end: AsyncGenerator[None, None]  # closes the client, at the latest when the loop shuts down
 
 
 class Connection:
@@ -116,7 +118,7 @@ class Connection:
         """Close the connections of this event loop."""
         session, self._session = self._session, None
         if session and session.loop is asyncio.get_running_loop():
-            await session.client.close()
+            await session.end.aclose()
 
     def _open(self) -> _Session:
         loop = asyncio.get_running_loop()
@@ -127,7 +129,10 @@ class Connection:
                 timeout=aiohttp.ClientTimeout(None, sock_connect=settings.timeout_s, sock_read=settings.timeout_s),
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
-            self._session = _Session(loop, client, asyncio.Semaphore(settings.max_concurrent), asyncio.Lock())
+            gate, end = asyncio.Semaphore(settings.max_concurrent), _closing(client)
+            with contextlib.suppress(StopIteration):  # it has begun without waiting, so that its loop knows of it
+                end.__anext__().send(None)
+            self._session = _Session(loop, client, gate, asyncio.Lock(), end)
         return self._session
 
     async def _ask(self, method: str, path: str, *, plain: bool = False, **content: Any) -> Any:
@@ -157,6 +162,14 @@ class Connection:
                 return answer.status, await answer.text(errors="replace")
         except (aiohttp.ClientError, OSError) as error:  # also TimeoutError
             raise Unanswered(f"{_name(error)} at {path}") from error
+
+
+async def _closing(client: aiohttp.ClientSession) -> AsyncGenerator[None, None]:
+    """Close a client in the end. Event loops end the generators that began in them, whoever forgot to close."""
+    try:
+        yield
+    finally:
+        await client.close()
 
 
 def get_once(url: str, headers: Mapping[str, str] | None = None) -> tuple[int, str]:
