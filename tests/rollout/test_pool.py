@@ -20,6 +20,7 @@ from turnwise.environments.base import Step
 from turnwise.environments.hosts import InProcessEnvironments
 from turnwise.rollout.collectors import make_collector
 from turnwise.rollout.gate import Gate, VisitedEngine
+from turnwise.rollout.launch import Launch
 from turnwise.rollout.pool import Pool
 from turnwise.rollout.settings import RolloutConfig
 
@@ -105,6 +106,32 @@ def test_steps_learn_from_whole_groups_of_equal_number_each_task_once(names):
 def test_the_tasks_of_a_step_are_those_that_were_started_first_however_slow(names):
     slow, fast = ([each.numbers for each in experiences(kind, 5, **merged(*names))] for kind in (Mixed, Swift))
     assert slow == fast
+
+
+class Rare(Mixed):
+    """As `Mixed`, but a filter drops two groups of three."""
+
+    async def step(self, response: str) -> Step:  # pyright: ignore[reportIncompatibleMethodOverride]
+        step = await super().step(response)
+        return step if self.seed % 3 == 0 else Step(observation="say red", terminated=step.terminated, info=LOST)
+
+
+LOST = {"success": False}
+
+
+@pytest.mark.parametrize("names", [each for each in COMBINED if "budget" not in each], ids="+".join)
+def test_no_two_groups_of_a_run_have_the_same_draws(names, monkeypatch):
+    """Those that replace dropped ones, too: such a group would be dropped again for the same responses."""
+    seen, play = [], Launch._play
+
+    async def watched(self: Launch, started: Any, chosen: Any, *more: Any) -> None:
+        seen.extend((started.seed, place) for place in started.places)
+        await play(self, started, chosen, *more)
+
+    monkeypatch.setattr(Launch, "_play", watched)
+    found = experiences(Rare, 8, **merged(*names))
+    assert ("filter" in names) == any(len(each.numbers) > 2 for each in found)
+    assert len(set(seen)) == len(seen)
 
 
 class Swift(Mixed):

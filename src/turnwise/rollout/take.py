@@ -53,7 +53,7 @@ class WholeGroups:
                 break
             room = self._most(settings, step) + settings.max_lag * settings.groups - len(taken) - len(pool.flights)
             if not kept_G[-1] and group_filter != "none" and room > 0:
-                await pool.start(flight.step if settings.max_lag else step, 1)
+                await pool.start(max(flight.step, step), 1)  # a step that is over has no draws left
         if not (settings.step_budget or settings.max_lag):
             await pool.end()  # what a step that ends early has not taken
         experience = self._learned(pool, step, taken, np.array(kept_G, dtype=bool), spent)
