@@ -204,14 +204,28 @@ def check_server(url: str) -> None:
         raise ConfigError(f"no server is ready at engine.url={url!r} ({cause}): {GUIDE}, or set engine.url")
 
 
+def read_json(text: str, path: str) -> Any:
+    """Read the JSON of an answer.
+
+    Raises:
+        Unanswered: It is none.
+    """
+    try:
+        return json_format.loads(text)
+    except ValueError:
+        raise Unanswered(f"no JSON at {path}") from None
+
+
+def failure_of(status: int, text: str, path: str) -> str:
+    """Say in a line what a server answered instead."""
+    return f"HTTP {status} at {path}: {' '.join(text.split())[:300]}"
+
+
 def _read(status: int, text: str, path: str, url: str) -> Any:
     """Read the JSON content of an answer."""
     if status < 300:
-        try:
-            return json_format.loads(text)
-        except ValueError:
-            raise Unanswered(f"no JSON at {path}") from None
-    text = f"HTTP {status} at {path}: {' '.join(text.split())[:300]}"
+        return read_json(text, path)
+    text = failure_of(status, text, path)
     if status == 500:
         raise Refused(text)
     if status in (408, 425, 429) or status > 500:

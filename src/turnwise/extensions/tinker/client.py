@@ -1,14 +1,14 @@
 """Ask a server of the Tinker API: requests are answered with a number, under which results follow."""
 
-import json
 import os
 import re
 from typing import Any
 
 from turnwise.base.errors import ConfigError, EngineFault, guide
-from turnwise.engines.connection import Connection, Unanswered, get_once
+from turnwise.engines.connection import Connection, Unanswered, failure_of, get_once, read_json
 
 API = "/api/v1/"
+CAPABILITIES = f"{API}get_server_capabilities"
 KEY = "TINKER_API_KEY"
 _LOST = re.compile(r"not (found|loaded)|unknown (model|session)|there is no (model|session|request)", re.IGNORECASE)
 
@@ -54,13 +54,9 @@ class Service(Connection):
     async def _ask(self, method: str, path: str, *, plain: bool = False, **content: Any) -> Any:
         status, text = await self._send(method, path, headers=_key(), **content)
         if status < 300:
-            try:
-                return json.loads(text)
-            except ValueError:
-                raise Unanswered(f"no JSON at {path}") from None
-        text = " ".join(text.split())[:300]
-        failure = f"HTTP {status} at {path}: {text}"
-        if status in (404, 410) or (status == 400 and _LOST.search(text)):
+            return read_json(text, path)
+        failure = failure_of(status, text, path)
+        if status in (404, 410) or (status == 400 and _LOST.search(failure)):
             raise Gone(failure)
         if status == 408 or status == 425 or status == 429 or status >= 500:
             raise Unanswered(failure)
@@ -80,14 +76,12 @@ def check_server(settings: Any) -> dict[str, Any]:
         ConfigError: It cannot be reached.
     """
     try:
-        status, text = get_once(settings.url.rstrip("/") + API + "get_server_capabilities", _key())
+        status, text = get_once(settings.url.rstrip("/") + CAPABILITIES, _key())
         if status == 200:
-            return json.loads(text)
+            return read_json(text, CAPABILITIES)
         cause = f"HTTP {status}"
     except Unanswered as error:
         cause = str(error)[:200]
-    except ValueError:
-        cause = "no JSON"
     page = guide("how-to/tinker.md")
     raise ConfigError(
         f"no server of the Tinker API answers at engine.url={settings.url!r} ({cause}): start one as {page} says, "
