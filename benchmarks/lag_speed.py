@@ -138,16 +138,15 @@ def ideal_seconds(tasks: Sequence[Sequence[int]], lag: int, fast_ms: float, work
     ends, free = list[float](), [0.0] * workers
     for step, own in enumerate(tasks):
         begun = ends[step - 1 - lag] if step > lag else 0.0
-        home = {task: (step * len(own) + number) % workers for number, task in enumerate(own)}
-        asked = [(begun, turn, task) for turn, task in enumerate(own)]  # when, which answer, of whom
-        left, last = dict.fromkeys(own, TURNS), begun
-        heapq.heapify(asked)
+        asked = [(begun, number) for number in range(len(own))]  # when, by which trajectory
+        left, last = [TURNS] * len(own), begun
         while asked:
-            at, order, task = heapq.heappop(asked)
-            at = free[home[task]] = max(at, free[home[task]]) + seconds_of(task, fast_ms)
-            left[task], last = left[task] - 1, max(last, at)
-            if left[task]:
-                heapq.heappush(asked, (at, order, task))
+            at, number = heapq.heappop(asked)
+            home = (step * len(own) + number) % workers
+            at = free[home] = max(at, free[home]) + seconds_of(own[number], fast_ms)
+            left[number], last = left[number] - 1, max(last, at)
+            if left[number]:
+                heapq.heappush(asked, (at, number))
         ends.append(max(last, (ends[-1] if ends else 0.0) + computes))
     return (ends[-1] - ends[len(ends) // 3]) / (len(ends) - 1 - len(ends) // 3)
 

@@ -47,6 +47,8 @@ def test_the_least_time_per_step_is_that_of_the_slowest_or_of_what_is_computed()
     assert lag_speed.ideal_seconds(tasks, 0, 1.0, 9, 0.0) == pytest.approx(six)
     assert lag_speed.ideal_seconds(tasks, 1, 1.0, 99, 0.0) == pytest.approx(six / 2, rel=0.1)
     assert lag_speed.ideal_seconds(tasks, 0, 1.0, 1, 0.0) == pytest.approx(six * 1.1)  # one waits for the other
+    twins = [[slow, slow, fast, fast]] * 25  # a filter's groups have several trajectories of a task
+    assert lag_speed.ideal_seconds(twins, 0, 1.0, 99, 0.0) == pytest.approx(six)
     assert lag_speed.ideal_seconds(tasks, 4, 1.0, 9, 0.5) == pytest.approx(0.5)
 
 

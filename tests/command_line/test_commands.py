@@ -183,7 +183,9 @@ def test_a_report_that_takes_long_says_how_far_it_is_and_is_silent_once_it_is_re
 
     monkeypatch.setattr("turnwise.lab.report.write.write_report", read)
     monkeypatch.setattr("turnwise.lab.report.live.serve_report", read)
-    assert main(["report", "runs/some", *["--live"] * live]) == 0
+    (run := here / "some").mkdir()
+    (run / "config.json").write_text("{}")
+    assert main(["report", str(run), *["--live"] * live]) == 0
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "3/7 steps read"
     whole = [line for line in lines[1:] if not line.startswith(("3/7", "next:"))]

@@ -28,7 +28,8 @@ from turnwise.lab.diagnostics import runner as runner_module
 from turnwise.lab.diagnostics.arms import arm_table
 from turnwise.lab.diagnostics.runner import Runner, log_of
 from turnwise.lab.diagnostics.runs import RunLog
-from turnwise.lab.diagnostics.study import Job, load_study, results, state
+from turnwise.lab.diagnostics.show import results
+from turnwise.lab.diagnostics.study import Job, load_study, state
 from turnwise.train.folder import RunFolder, by_step
 from turnwise.train.loop import train
 

@@ -16,7 +16,7 @@ S = TypeVar("S", bound="Section")
 class Section(pydantic.BaseModel):
     """Base of the sections of a recipe."""
 
-    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     @pydantic.model_validator(mode="before")
     @classmethod

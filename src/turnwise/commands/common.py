@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from turnwise.base.errors import ConfigError, FormerWarning
 from turnwise.base.heartbeat import Heartbeat
 from turnwise.base.recipes import FOLDER, find_recipe, read_recipe
+from turnwise.base.run_paths import read_settings
 from turnwise.base.stopping import Stop, Stopped
 from turnwise.base.terminal import is_tenth, say, say_over
 
@@ -115,6 +116,7 @@ def open_run(path: Path) -> tuple["RunFolder", "Config"]:
     Raises:
         RunError: There is no such run.
     """
+    read_settings(path)
     from turnwise.train.folder import RunFolder
 
     return RunFolder.open(path)

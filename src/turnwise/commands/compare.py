@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.base.errors import ConfigError, RunError
+from turnwise.base.run_paths import is_one_name, runs_inside
 from turnwise.base.terminal import make_console, print_page, say, say_next
 from turnwise.commands.common import INTERRUPTED, add_markdown, add_out, count, refuse_written, say_written, share
 
@@ -38,16 +39,16 @@ def add(commands: Any) -> None:
 
 
 def _compare(options: argparse.Namespace) -> int:
-    from turnwise.config.sections import is_one_name
-    from turnwise.lab.diagnostics.compare import compare
-    from turnwise.lab.diagnostics.runs import find_runs
-    from turnwise.lab.diagnostics.show import figure, page, write
-
     if not options.against:
         raise ConfigError("compare needs a baseline: `turnwise compare A... -- B...`")
     if options.panel is not None and not is_one_name(options.panel):
         raise ConfigError(f"there is no panel {options.panel!r}; `turnwise eval --panels` lists them")
     refuse_written(options.out, "comparison.md", "comparison.png")
+    runs_inside([*options.runs, *options.against])
+    from turnwise.lab.diagnostics.compare import compare
+    from turnwise.lab.diagnostics.runs import find_runs
+    from turnwise.lab.diagnostics.show import figure, page, write
+
     made = compare(
         find_runs(options.runs),
         find_runs(options.against),
@@ -63,11 +64,12 @@ def _compare(options: argparse.Namespace) -> int:
 
 
 def _study(options: argparse.Namespace) -> int:
-    from turnwise.lab.diagnostics.runner import Runner, cores
-    from turnwise.lab.diagnostics.show import write_study
     from turnwise.lab.diagnostics.study import load_study, state
 
     study = load_study(options.study, tuple(options.overrides))
+    from turnwise.lab.diagnostics.runner import Runner, cores
+    from turnwise.lab.diagnostics.show import write_study
+
     failed = []
     if not options.report:
         try:

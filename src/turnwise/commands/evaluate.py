@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from turnwise.base.errors import ConfigError, RunError
 from turnwise.base.terminal import print_table, say, say_next
-from turnwise.commands.common import count, note, quiet
+from turnwise.commands.common import count, note, open_run, quiet
 
 if TYPE_CHECKING:
     from turnwise.config import Config
@@ -82,9 +82,7 @@ class _ListPanels(argparse.Action):
 
 
 def _evaluate(options: argparse.Namespace) -> int:
-    from turnwise.train.folder import RunFolder
-
-    folder, config = RunFolder.open(options.run_folder)
+    folder, config = open_run(options.run_folder)
     config = _asked(config, options)
     if not folder.verified:
         note(folder.unverified)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.base.errors import ConfigError
+from turnwise.base.run_paths import is_one_name
 from turnwise.base.terminal import say, say_next
 from turnwise.commands.common import note, quiet
 
@@ -76,7 +77,6 @@ def _export(options: argparse.Namespace) -> int:
 
 
 def _import(options: argparse.Namespace) -> int:
-    from turnwise.config.sections import is_one_name
     from turnwise.integrations.logs.write import Scoring, import_log
     from turnwise.train.folder import RunFolder
 

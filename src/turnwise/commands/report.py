@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.base.errors import ConfigError, did_you_mean
+from turnwise.base.run_paths import read_settings
 from turnwise.base.terminal import make_console, say, say_next
 from turnwise.commands.common import QUIET_S, at_work, natural, note
 from turnwise.credit.compared import COMPARED
@@ -34,6 +35,8 @@ def _report(options: argparse.Namespace) -> int:
     if not options.live:
         if options.port is not None or options.host is not None:
             raise ConfigError("--port and --host need --live: turnwise report --live RUN")
+        for path in options.runs:
+            read_settings(path)
         from turnwise.lab.report.write import write_report
 
         with _bar() as progress:

@@ -6,13 +6,9 @@ from typing import Any
 
 import pydantic
 
+from turnwise.base.run_paths import is_one_name
 from turnwise.base.section import Named, Section
 from turnwise.credit.methods.names import as_table, as_written, label_of
-
-
-def is_one_name(text: str) -> bool:
-    """Return whether a text can only name a file or folder inside another folder."""
-    return text.isprintable() and text.strip() not in ("", ".", "..") and not {"/", "\\"} & set(text)
 
 
 class RunConfig(Section):

@@ -25,9 +25,10 @@ from typing import Any
 
 from turnwise.base.cache import held
 from turnwise.base.checksums import KEY, RUN_KEY, refuse_other_run, run_of, sealed, unsealed
-from turnwise.base.errors import ConfigError, DamagedError, DataError, RunError, did_you_mean
+from turnwise.base.errors import ConfigError, DamagedError, DataError, RunError
 from turnwise.base.files import aside, provenance, remove_remains, write_json, write_text
 from turnwise.base.register import EXTENSIONS, find
+from turnwise.base.run_paths import read_settings
 from turnwise.config import Config, parse_config
 from turnwise.credit.methods.former import read_former
 from turnwise.credit.options import REMOVED
@@ -155,18 +156,12 @@ class RunFolder:
         """
         data: Any = {}
         try:
-            data = json.loads((path / "config.json").read_text(encoding="utf-8"))
+            data = json.loads(read_settings(path))
             check_format(path, data.get("format", 1))
             mend = f"; restore it from a copy, or remove {KEY!r} from it if you changed it yourself"
             data = unsealed(data, str(path / "config.json"), mend=mend, required=False)
             return cls(path), parse_config(_as_now(data["config"]))
-        except OSError as error:
-            beside = [other.parent.name for other in path.absolute().parent.glob("*/config.json")]
-            near = did_you_mean(path.name, beside) if path.name not in ("", *beside) else ""
-            raise RunError(
-                f"{path} is not a run folder: cannot read config.json ({error.strerror or error}).{near}"
-            ) from None
-        except DamagedError:
+        except (DamagedError, RunError):
             raise
         except (ValueError, KeyError, TypeError, AttributeError, ConfigError) as error:
             if (path / "step.json").is_file():

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from turnwise.base.checksums import RUN_KEY, refuse_other_run, unsealed
-from turnwise.base.errors import DamagedError, RunError, did_you_mean
+from turnwise.base.errors import DamagedError, RunError
+from turnwise.base.run_paths import runs_inside
 from turnwise.config import Config
 from turnwise.train.evaluation.outcomes import Episode, by_episode, read_outcomes
 from turnwise.train.folder import RunFolder
@@ -128,13 +129,7 @@ def find_runs(paths: Iterable[Path]) -> list[RunLog]:
     Raises:
         RunError: A path contains no run, or a run is given twice.
     """
-    found: list[RunLog] = []
-    for path in paths:
-        inside = [path] if (path / "config.json").exists() else sorted(p.parent for p in path.glob("*/config.json"))
-        if not inside:
-            near = did_you_mean(path.name, [p.name for p in path.parent.glob("*") if p.is_dir()] if path.name else [])
-            raise RunError(f"{path} is neither a run folder nor a folder of runs.{'' if path.exists() else near}")
-        found += [RunLog(*RunFolder.open(one)) for one in inside]
+    found = [RunLog(*RunFolder.open(one)) for one in runs_inside(paths)]
     places = [run.folder.path.resolve() for run in found]
     twice = [place for place in places if places.count(place) > 1]
     if twice:

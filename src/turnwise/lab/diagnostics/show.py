@@ -12,10 +12,10 @@ from turnwise.base.figures import LIGHT, arm_colors, save, whole_numbers
 from turnwise.base.files import write_text
 from turnwise.base.tables import Page, Table, page_as_markdown
 from turnwise.lab.diagnostics.arms import arm_table
-from turnwise.lab.diagnostics.compare import RunComparison
+from turnwise.lab.diagnostics.compare import RunComparison, compare
 from turnwise.lab.diagnostics.runs import RunLog
 from turnwise.lab.diagnostics.statistics import Interval, contrast, holm
-from turnwise.lab.diagnostics.study import Study, finished, results, slug
+from turnwise.lab.diagnostics.study import Study, finished, slug
 
 SIGNIFICANCE = {"shown": "#111111", "before correction": "#7d7d7d", "not shown": "#c4c4c4"}
 """Greys of differences, since colours belong to arms."""
@@ -242,6 +242,16 @@ def _among_verdict(c: RunComparison, p: float, stands: bool) -> str:
     if c.difference.shown and not stands:
         said += f" Not significant after Holm correction: p {p_text(p)}."
     return said
+
+
+def results(study: Study, arms: dict[Path, dict[str, list[RunLog]]] | None = None) -> list[tuple[Path, RunComparison]]:
+    """Compare the finished arms of a study, by recipe. `arms` is the result of `finished`, if already known."""
+    return [
+        (recipe, compare(arms[a], arms[b], names=(a, b), name_settings=False))
+        for recipe, arms in (finished(study) if arms is None else arms).items()
+        for a, b in study.config.compare
+        if a in arms and b in arms
+    ]
 
 
 def write_study(study: Study) -> tuple[Path, Page] | None:

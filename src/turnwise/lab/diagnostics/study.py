@@ -28,10 +28,9 @@ import pydantic
 
 from turnwise.base.errors import ConfigError, RunError, did_you_mean
 from turnwise.base.recipes import shipped_recipes
+from turnwise.base.run_paths import is_one_name
 from turnwise.base.section import Section, flattened
 from turnwise.config import Config, load_config
-from turnwise.config.sections import is_one_name
-from turnwise.lab.diagnostics.compare import RunComparison, compare
 from turnwise.lab.diagnostics.differences import settings_of
 from turnwise.lab.diagnostics.runs import RunLog
 from turnwise.train.folder import RunFolder
@@ -301,13 +300,3 @@ def finished(study: Study) -> dict[Path, dict[str, list[RunLog]]]:
         if state(job) == "done":
             found.setdefault(job.recipe, {}).setdefault(job.arm, []).append(RunLog(*RunFolder.open(job.path)))
     return found
-
-
-def results(study: Study, arms: dict[Path, dict[str, list[RunLog]]] | None = None) -> list[tuple[Path, RunComparison]]:
-    """Compare the finished arms of a study, by recipe. `arms` is the result of `finished`, if already known."""
-    return [
-        (recipe, compare(arms[a], arms[b], names=(a, b), name_settings=False))
-        for recipe, arms in (finished(study) if arms is None else arms).items()
-        for a, b in study.config.compare
-        if a in arms and b in arms
-    ]

@@ -1,0 +1,45 @@
+"""Find run folders by their paths, before imports that take longer than the answer that a path is wrong."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from turnwise.base.errors import RunError, did_you_mean
+
+SETTINGS = "config.json"
+
+
+def is_one_name(text: str) -> bool:
+    """Return whether a text can only name a file or folder inside another folder."""
+    return text.isprintable() and text.strip() not in ("", ".", "..") and not {"/", "\\"} & set(text)
+
+
+def read_settings(path: Path) -> str:
+    """Return the text of a run's configuration.
+
+    Raises:
+        RunError: There is no run at the path; names those beside it that are meant.
+    """
+    try:
+        return (path / SETTINGS).read_text(encoding="utf-8")
+    except OSError as error:
+        beside = [other.parent.name for other in path.absolute().parent.glob(f"*/{SETTINGS}")]
+        near = did_you_mean(path.name, beside) if path.name not in ("", *beside) else ""
+        raise RunError(
+            f"{path} is not a run folder: cannot read {SETTINGS} ({error.strerror or error}).{near}"
+        ) from None
+
+
+def runs_inside(paths: Iterable[Path]) -> list[Path]:
+    """Return the run folders at paths, each a run or a folder of runs, in order.
+
+    Raises:
+        RunError: A path contains no run.
+    """
+    found: list[Path] = []
+    for path in paths:
+        inside = [path] if (path / SETTINGS).exists() else sorted(p.parent for p in path.glob(f"*/{SETTINGS}"))
+        if not inside:
+            near = did_you_mean(path.name, [p.name for p in path.parent.glob("*") if p.is_dir()] if path.name else [])
+            raise RunError(f"{path} is neither a run folder nor a folder of runs.{'' if path.exists() else near}")
+        found += inside
+    return found
