@@ -17,7 +17,7 @@ def read_settings(path: Path) -> str:
     """Return the text of a run's configuration.
 
     Raises:
-        RunError: There is no run at the path; names those beside it that are meant.
+        RunError: The path has no run; the error names similar ones in the same folder.
     """
     try:
         return (path / SETTINGS).read_text(encoding="utf-8")

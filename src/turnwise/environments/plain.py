@@ -52,6 +52,8 @@ class _Plain:
         self._count(1)
         if value is None or kind is bool:
             return value
+        if kind in (list, tuple, dict) and len(value) > self.left:
+            self._count(len(value))  # refused before millions of parts are looked at
         if depth > MAX_DEPTH:
             raise EnvironmentFault(f"{self.name} is nested more than {MAX_DEPTH} levels deep, at {where[:200]}")
         if isinstance(value, np.generic):

@@ -4,36 +4,25 @@ make crosscheck-tinker
 """
 
 import functools
-import os
-import shutil
-import signal
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 pytestmark = [pytest.mark.crosscheck, pytest.mark.filterwarnings("ignore")]
 pytest.importorskip("skyrl.tinker", reason="see benchmarks/requirements-tinker.txt")
 
+from benchmarks.tinker_household import random_policy, skyrl  # noqa: E402
 from tests.combinations.table import BASE, merged  # noqa: E402
 
 from turnwise.config import Config, parse_config  # noqa: E402
-from turnwise.environments.suites import make_suite  # noqa: E402
 from turnwise.extensions.tinker.model import TinkerModel  # noqa: E402
 from turnwise.objective.tokens import Sequences, score  # noqa: E402
 from turnwise.rollout.trajectory import Trajectory, Turn  # noqa: E402
 from turnwise.train.loop import train  # noqa: E402
-from turnwise.train.warmstart import warm_policy  # noqa: E402
 
-READY_S = 300.0
 GAMES = {
     "environment": {"name": "tests.toys:Colors", "success_reward": 1.0},
     "model": {"hidden_size": 32, "num_layers": 2, "num_heads": 2, "max_context": 64},
@@ -55,51 +44,17 @@ def recipe(folder: Path, url: str, **sections: Any) -> Config:
 
 @pytest.fixture(scope="module")
 def policy() -> Any:
-    """The policy that the server offers: random, of a spread at which frozen embeddings can tell tokens apart.
-
-    The server trains adapters alone. With the small embeddings from which all weights are trained elsewhere, no hidden
-    state makes a token likely.
-    """
-    config = parse_config(merged(merged(BASE, GAMES), {"warmstart": {"steps": 0}}))
-    policy = warm_policy(config, make_suite(config.environment))[0]
-    with torch.no_grad():
-        for matrix in (weight for weight in policy.model.parameters() if weight.dim() > 1):
-            matrix.mul_(config.model.hidden_size**-0.5 / matrix.std())
-    return policy
+    """The policy that the server offers."""
+    return random_policy(parse_config(merged(merged(BASE, GAMES), {"warmstart": {"steps": 0}})))
 
 
 @pytest.fixture(scope="module")
 def url(policy: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of SkyRL's server; it reads the command line of `uv run`, which has to start it."""
+    """The address of SkyRL's server."""
     folder = tmp_path_factory.mktemp("skyrl")
     policy.save(folder / "model")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    uv = Path(sys.executable).with_name("uv")
-    command = [str(uv) if uv.exists() else "uv", "run", "--no-project", "--active", "-m", "skyrl.tinker.api"]
-    command += ["--base-model", str(folder / "model"), "--backend", "jax", "--host", "127.0.0.1", "--port", str(port)]
-    command += ["--checkpoints-base", str(folder / "saved"), "--database-url", f"sqlite:///{folder / 'tinker.db'}"]
-    own = {"JAX_PLATFORMS": "cpu", "TINKER_API_KEY": "tml-none", "VIRTUAL_ENV": sys.prefix}
-    with (folder / "log.txt").open("w") as log:
-        server = subprocess.Popen(
-            command, env=os.environ | own, stdout=log, stderr=log, cwd=folder, start_new_session=True
-        )
-    address, since = f"http://127.0.0.1:{port}", time.monotonic()
-    try:
-        while True:
-            try:
-                urllib.request.urlopen(f"{address}/api/v1/healthz", timeout=5)
-                break
-            except OSError:
-                late = time.monotonic() - since > READY_S or server.poll() is not None
-                assert not late, (folder / "log.txt").read_text()[-3000:]
-                time.sleep(1)
+    with skyrl(folder / "model", folder) as address:
         yield address
-    finally:
-        os.killpg(server.pid, signal.SIGTERM)
-        server.wait(60)
-        shutil.rmtree(folder / "saved", ignore_errors=True)
 
 
 def test_the_server_scores_as_the_model_itself(url: str, policy: Any, tmp_path: Path):

@@ -139,6 +139,13 @@ def test_results_of_verifiers(tmp_path):
     assert (found[0].task, found[0].reward, found[0].info) == ("7", 1.0, {"exact": 1.0})
     assert turns(found[1]) == [("2 + 2?", "4", True)]
     assert (found[2].group, found[2].failure) == (found[1].group, "log: ModelError -> timeout")
+    tools = [{"type": "function", "function": {"name": "add"}}]
+    first = {**verifiers(), "id": 3, "info": {"oai_tools": tools}}
+    del first["example_id"]
+    ((early,), _) = read_log(lines(tmp_path / "early.jsonl", first))  # as in files of 2025
+    assert (early.task, [response.tools for response in early.responses]) == ("3", [tools, tools])
+    with pytest.raises(DataError, match=r"line 1: no key 'example_id'\. Known: "):
+        read(lines(tmp_path / "none.jsonl", {key: value for key, value in first.items() if key != "id"}))
     again = lines(tmp_path / "again.jsonl", {**verifiers(), "exact": 0.25})
     assert read(again, reward="exact")[0].reward == 0.25
 

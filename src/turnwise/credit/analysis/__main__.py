@@ -55,4 +55,7 @@ def by_problem() -> str:
 
 
 if __name__ == "__main__":
-    say(by_problem() if "--by-problem" in sys.argv[1:] else page())
+    if {"-h", "--help"} & {*sys.argv[1:]}:
+        say(__doc__)
+    else:
+        say(by_problem() if "--by-problem" in sys.argv[1:] else page())

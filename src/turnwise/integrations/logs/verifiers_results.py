@@ -15,7 +15,7 @@ class _Line(BaseModel):
     example_id: Any
     prompt: str | list[Any] | None
     completion: str | list[Any] | None
-    tool_defs: Any = None
+    info: Any = None
     metrics: Any = None
     is_truncated: bool | None = None
 
@@ -24,7 +24,11 @@ def read_verifiers(source: Source) -> Iterator[Logged]:
     """Yield the trajectories of a file. Rollouts of an example are a group."""
     for where, record in source.records():
         with source.record(where):
-            line = check(_Line, record, where)
+            if "id" in record:  # its name in files of 2025
+                record = {"example_id": record["id"], **record}
+            line, tools = check(_Line, record, where), record.get("tool_defs")
+            if tools is None and isinstance(line.info, dict):
+                tools = line.info.get("oai_tools")
             prompt = _messages(line.prompt, "user", f"{where}: prompt", source)
             completion = _messages(line.completion, "assistant", f"{where}: completion", source)
             messages = completion if completion[: len(prompt)] == prompt else [*prompt, *completion]
@@ -33,7 +37,7 @@ def read_verifiers(source: Source) -> Iterator[Logged]:
                 where,
                 [
                     response
-                    for response in read_responses(messages, read_tools(line.tool_defs, where, "tool_defs"))
+                    for response in read_responses(messages, read_tools(tools, where, "tool_defs"))
                     if len(response.history) >= len(prompt)
                 ],
                 task=" ".join(str(part) for part in (record.get("task"), line.example_id) if part is not None),
