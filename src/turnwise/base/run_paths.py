@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from turnwise.base.errors import RunError, did_you_mean
+from turnwise.base.errors import DataError, RunError, did_you_mean
 
 SETTINGS = "config.json"
 
@@ -11,6 +11,18 @@ SETTINGS = "config.json"
 def is_one_name(text: str) -> bool:
     """Return whether a text can only name a file or folder inside another folder."""
     return text.isprintable() and text.strip() not in ("", ".", "..") and not {"/", "\\"} & set(text)
+
+
+def refuse_missing(path: Path) -> None:
+    """Raise if a path leads nowhere.
+
+    Raises:
+        DataError: It cannot be read.
+    """
+    try:
+        path.stat()
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from None
 
 
 def read_settings(path: Path) -> str:

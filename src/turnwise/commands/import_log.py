@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.base.errors import ConfigError
-from turnwise.base.run_paths import is_one_name
+from turnwise.base.run_paths import is_one_name, refuse_missing
 from turnwise.base.terminal import say, say_next
 from turnwise.commands.common import note, quiet
 
@@ -55,6 +55,7 @@ def add(commands: Any) -> None:
 
 
 def _export(options: argparse.Namespace) -> int:
+    refuse_missing(options.source)
     from turnwise.integrations.logs.export import export
 
     name = options.source.name.split(".")[0] or "log"
@@ -77,6 +78,7 @@ def _export(options: argparse.Namespace) -> int:
 
 
 def _import(options: argparse.Namespace) -> int:
+    refuse_missing(options.log)
     from turnwise.integrations.logs.write import Scoring, import_log
     from turnwise.train.folder import RunFolder
 

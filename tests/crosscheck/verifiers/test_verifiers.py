@@ -9,11 +9,13 @@ What verifiers runs and scores is its own; only the model is ours.
 import asyncio
 import contextlib
 import gc
+import http.server
 import json
 import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from pathlib import Path
@@ -25,6 +27,7 @@ from turnwise.environments.check import check_environment
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
 from turnwise.environments.workers import make_environments
+from turnwise.integrations.logs.formats import read_log
 
 pytestmark = [pytest.mark.crosscheck, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
@@ -236,3 +239,55 @@ def test_without_the_package_the_extra_is_named(monkeypatch):
         ConfigError, match=r"'verifiers' needs the module 'verifiers.v1'; pip install 'turnwise-rl\[verifiers\]'"
     ):
         suite("guessing")
+
+
+class Guesses(http.server.BaseHTTPRequestHandler):
+    """An endpoint of chat completions whose model adds with a tool, and guesses 3, then 2, and so on."""
+
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        said, tools = asked["messages"], asked.get("tools")
+        message = {"role": "assistant", "content": str(3 - sum(each["role"] == "assistant" for each in said))}
+        if tools:
+            call = {"name": tools[0]["function"]["name"], "arguments": '{"a": 1, "b": 40}'}
+            calls = [{"id": "1", "type": "function", "function": call}]
+            first = said[-1]["role"] == "user"
+            message = {"role": "assistant", **({"tool_calls": calls} if first else {"content": said[-1]["content"]})}
+        for index, call in enumerate(message.get("tool_calls", [])):
+            call["index"] = index
+        end = {"index": 0, "delta": {}, "finish_reason": "tool_calls" if "tool_calls" in message else "stop"}
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.end_headers()
+        for choice in ({"index": 0, "delta": message, "finish_reason": None}, end):  # verifiers asks for streams
+            chunk = {"id": "1", "object": "chat.completion.chunk", "created": 0, "model": "m", "choices": [choice]}
+            self.wfile.write(f"data: {json.dumps(chunk)}\n\n".encode())
+        self.wfile.write(b"data: [DONE]\n\n")
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("taskset", "agent", "sizes", "rewards"),
+    [("guessing", "player", [1, 2, 3, 4], {2.0}), ("adding", "agent", [2, 2, 2, 2], {0.0, 1.0})],
+)
+def test_the_episodes_that_its_evaluation_writes_are_read(taskset, agent, sizes, rewards, tmp_path):
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Guesses) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        command = [sys.executable, "-c", "from verifiers.v1.cli.eval.main import main; main()", taskset]
+        command += ["--client.base-url", f"http://127.0.0.1:{server.server_port}/v1", "--client.api-key-var", "KEY"]
+        command += ["-m", "m", "-n", "4", "-r", "2", "-o", str(tmp_path), "--no-push", "--no-rich"]
+        command += [f"--env.{agent}.runtime.type", "subprocess", f"--env.{agent}.harness.id", "null"]
+        environment = {**os.environ, "KEY": "none"}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+        server.shutdown()
+    assert done.returncode == 0, done.stderr[-2000:]
+    (file,) = tmp_path.rglob("traces.jsonl")
+    found, source = read_log(file)
+    assert not source.left_out
+    assert not [each.failure for each in found if each.failure]
+    by_task = {each.task: len(each.responses) for each in found}
+    assert sorted(by_task.values()) == sizes
+    assert len(found) == 2 * len(by_task)
+    assert {each.outcome.reward for each in found} == rewards
