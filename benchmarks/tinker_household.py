@@ -8,6 +8,7 @@ has a random model of its own, which is evaluated, taught by imitation, evaluate
 
 import argparse
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -30,6 +31,9 @@ from turnwise.train.loop import train
 from turnwise.train.warmstart import warm_policy
 
 READY_S = 300.0
+FEW_SHAPES = {"train_micro_batch_size": 16, "sample_max_num_sequences": 64, "max_lora_adapters": 8}
+"""The server compiles for every size of a batch. Without limits a run of 400 updates and 650 evaluated turns took 50
+minutes, and its process ran out of memory maps."""
 GAMES = {
     "name": "household",
     "max_steps": 10,
@@ -46,7 +50,7 @@ SETTINGS: dict[str, Any] = {
     "model": {"hidden_size": 128, "num_layers": 2, "num_heads": 4, "max_context": 512, "tie_embeddings": True},
     "warmstart": {"games": 1500, "batch_size": 16, "learning_rate": 5e-3},
     "rollout": {"groups": 8, "group_size": 8, "max_new_tokens": 10},
-    "update": {"learning_rate": 1e-3, "scoring": "trainer"},
+    "update": {"learning_rate": 3e-4, "scoring": "trainer"},
     "evaluate": {"every": 0, "temperature": 1.0},
     "checkpoint": {"every": 1000},
     "method": "grpo",
@@ -76,6 +80,7 @@ def skyrl(model: Path, folder: Path) -> Iterator[str]:
     command = [str(uv) if uv.exists() else "uv", "run", "--no-project", "--active", "-m", "skyrl.tinker.api"]
     command += ["--base-model", str(model), "--backend", "jax", "--host", "127.0.0.1", "--port", str(port)]
     command += ["--checkpoints-base", str(folder / "saved"), "--database-url", f"sqlite:///{folder / 'tinker.db'}"]
+    command += ["--backend-config", json.dumps(FEW_SHAPES)]
     own = {"JAX_PLATFORMS": "cpu", "TINKER_API_KEY": "tml-none", "VIRTUAL_ENV": sys.prefix}
     with (folder / "log.txt").open("w") as log:
         server = subprocess.Popen(
