@@ -102,6 +102,7 @@ def test_a_misspelt_run_is_not_asked_of_the_hub(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", None)  # any attempt to load fails
     RunFolder.create(small_config(tmp_path / "runs", run={"name": "mine"})).log({"step": 0, "eval/success": 0.5})
+    (tmp_path / "log.jsonl").write_text("{}\n")
     for command in (["gateway", "runs/mien"], ["import", "log.jsonl", "--score", "runs/mien"]):
         assert main(command) == 2
         (said,) = capsys.readouterr().err.splitlines()
