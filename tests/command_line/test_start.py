@@ -33,6 +33,16 @@ def test_a_run_that_does_not_exist_is_named_before_anything_is_imported(here, co
     assert not modules & {*SLOW, "numpy", "pydantic"}
 
 
+@pytest.mark.parametrize("command", ["report RUN", "recredit RUN --method gigpo", "audit RUN"])
+def test_a_configuration_that_is_no_text_is_damaged(here, command):
+    (here / "runs" / "first").mkdir(parents=True)
+    (here / "runs" / "first" / "config.json").write_bytes(b'{"config": "\xff"}')
+    code, _, said = imported(*command.replace("RUN", "runs/first").split())
+    assert code == 2
+    assert said.startswith("turnwise: runs/first/config.json is damaged: ")
+    assert said.count("\n") == 1
+
+
 def test_settings_need_none_of_the_libraries_that_train(here):
     code, modules, _ = imported("config", "household-tiny-aem")
     assert code == 0

@@ -25,14 +25,14 @@ def refuse_missing(path: Path) -> None:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from None
 
 
-def read_settings(path: Path) -> str:
-    """Return the text of a run's configuration.
+def read_settings(path: Path) -> bytes:
+    """Return a run's configuration as it is on disk.
 
     Raises:
         RunError: The path has no run; the error names similar ones in the same folder.
     """
     try:
-        return (path / SETTINGS).read_text(encoding="utf-8")
+        return (path / SETTINGS).read_bytes()
     except OSError as error:
         beside = [other.parent.name for other in path.absolute().parent.glob(f"*/{SETTINGS}")]
         near = did_you_mean(path.name, beside) if path.name not in ("", *beside) else ""

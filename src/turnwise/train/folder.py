@@ -156,7 +156,7 @@ class RunFolder:
         """
         data: Any = {}
         try:
-            data = json.loads(read_settings(path))
+            data = json.loads(read_settings(path).decode())
             check_format(path, data.get("format", 1))
             mend = f"; restore it from a copy, or remove {KEY!r} from it if you changed it yourself"
             data = unsealed(data, str(path / "config.json"), mend=mend, required=False)
