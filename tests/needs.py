@@ -71,6 +71,7 @@ VARIABLES = {
     "SEARCH_QA_DATA": "set it to the folder of HotpotQA's corpus and questions",
     "SWE_DATA": "set it to the folder that `turnwise make-swe-tasks` has made",
     "TINKER_PYTHON": "set it to a Python that has the client tinker, or to several with : between them",
+    "TURNWISE_DOCKER_BASE": "set it to an image that docker or podman has, with bash and Python",
     "TURNWISE_DOCKER_IMAGE": "set it to an image with turnwise",
     "VLLM_PYTHON": "set it to a Python that has vLLM",
     "WEBSHOP_DATA": "set it to the folder of WebShop's files",

@@ -1,13 +1,19 @@
-"""The commands for docker, against a stand-in that carries them out here; no daemon has seen them."""
+"""The commands for docker, against a stand-in that carries them out here, and against containers where there are some.
+
+    TURNWISE_DOCKER_BASE=debian:bookworm pytest tests/environments/swe/test_docker.py
+
+`docker` may be podman; the image needs bash, coreutils, findutils, procfs' tools and Python.
+"""
 
 import os
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from tests.environments.swe.conftest import suite, task
+from tests.needs import needs
 
 from turnwise.base.errors import ConfigError, DataError, EnvironmentFault
 from turnwise.worlds.swe import docker
@@ -118,3 +124,39 @@ def test_images():
     assert image_of(task(instance_id="psf__requests-1")) == "swebench/sweb.eval.x86_64.psf_1776_requests-1:latest"
     with pytest.raises(DataError, match="has no docker_image"):
         image_of(task(instance_id="x"))
+
+
+@pytest.fixture(scope="module")
+def image() -> Iterator[str]:
+    """An image with a repository, made of one that the machine has."""
+    name, tag = f"turnwise-test-{os.getpid()}", f"localhost/turnwise-test:{os.getpid()}"
+    files = "mkdir -p /testbed/.git /r2e_tests && echo a > /testbed/a.txt && echo b > /testbed/b.txt"
+    for command in (
+        ["run", "--name", name, os.environ["TURNWISE_DOCKER_BASE"], "sh", "-c", files],
+        ["commit", name, tag],
+        ["rm", name],
+    ):
+        subprocess.run(["docker", *command], check=True, capture_output=True)
+    yield tag
+    subprocess.run(["docker", "rmi", "--force", tag], check=True, capture_output=True)
+
+
+@needs("TURNWISE_DOCKER_BASE")
+def test_a_real_container_is_bounded_cut_off_and_removed(image):
+    check_docker()
+    workspace = DockerWorkspace(image, Limits(memory_mb=200, processes=60, seconds=5))
+    outcome = workspace.run("ls -A; rm a.txt; echo x > 'c d.txt'; ln -s c l; cat; exit 3", stdin=b"in")
+    assert (outcome.code, outcome.output, outcome.stopped_by) == (3, b"a.txt\nb.txt\nin", "")
+    assert workspace.changes() == {"a.txt": None, "c d.txt": b"x\n"}
+    assert workspace.run("sleep 30", seconds=0.5).stopped_by == "time"
+    workspace.run("setsid sleep 1234 &")
+    assert b"sleep 1234" not in workspace.run("cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | sed 's/cat .*//'").output
+    assert workspace.run("python3 -c 'bytearray(400 * 2**20)' || exit 7").code == 7
+    forked = workspace.run("for i in $(seq 100); do sleep 9 & done; echo all", seconds=3)
+    assert (b"all" in forked.output, b"fork" in forked.output) == (False, True)
+    assert workspace.run("ls /sys/class/net").output == b"lo\n"
+    assert workspace.run("test -e /r2e_tests").code == 1
+    name = workspace._name
+    workspace.close()
+    left = subprocess.run(["docker", "ps", "--all", "--quiet", "--no-trunc"], capture_output=True, check=True).stdout
+    assert name not in left.decode()

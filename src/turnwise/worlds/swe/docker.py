@@ -1,6 +1,6 @@
 """Run a workspace in a docker container, for tasks with an image (SWE-bench, R2E-Gym).
 
-This has not been run against a daemon; the commands are tested against a stand-in.
+Its commands are tested against a stand-in, and by hand against podman's containers (4.3, runc), not docker's.
 """
 
 import functools
@@ -33,8 +33,8 @@ _LIST_S = 60.0
 _ACTIVATE = "/opt/miniconda3/bin/activate"
 # History holds the fix, and R2E-Gym's images the tests that grade.
 _PREPARE = (
-    f"rm -rf {ROOT}/.git /r2e_tests {ROOT}/r2e_tests /run_tests.sh {ROOT}/run_tests.sh; "
-    f"mkdir -p {SCRATCH}; touch {SCRATCH}/begun"
+    f"rm -rf {ROOT}/.git /r2e_tests {ROOT}/r2e_tests /run_tests.sh {ROOT}/run_tests.sh && "
+    f"mkdir -p {SCRATCH} && chmod 1777 {SCRATCH} && touch {SCRATCH}/begun"
 )
 
 
@@ -59,7 +59,8 @@ class DockerWorkspace(Workspace):
         started = _docker("run", "--detach", "--rm", *isolation, *bounds, image, "bash", "-c", FIRST)
         self._name = started.decode().strip()
         self.close = weakref.finalize(self, _remove, self._name)
-        _docker("exec", self._name, "sh", "-c", _PREPARE)
+        # with all rights: without capabilities, root cannot remove what lies in a folder that is not writable
+        _docker("exec", "--privileged", "--user=0", self._name, "sh", "-c", _PREPARE)
         self._given = self._listed()
 
     def _run(self, command: str, stdin: bytes, seconds: float, output_chars: int, read_only: bool) -> CommandResult:
