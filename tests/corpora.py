@@ -5,13 +5,13 @@ python -m tests.corpora FOLDER --record   # write what was read to tests/crossch
 
 `files.csv` names the files, in releases of packages, or in repositories by commit. Nothing of them is committed.
 
-No package was found that has files of `verifiers` or `episodes`; of the latter, tests/crosscheck/verifiers has `vf-
-eval` write some. Of eight files in verifiers' own repository the first 16,000 characters were read by eye, and their
-forms tried; the reader learned "id" and `info.oai_tools` from them. Its evaluations of gsm8k and mmmu (2025) hold no
-completion, which is said. Looked at: verifiers 0.1.0, 0.1.2, 0.1.3, 0.1.5, 0.1.8, 0.1.14, 0.2.1, 0.3.1 and 0.4.0,
-prime, prime-evals, prime-runs, prime-traces, primebeaker, tasksets, harnesses, hud-vf-gym, mazebench, medarc-
-verifiers, verifiers-monitor, catapult-verifiers, rlenv-audit, sophistry-bench-sprint, falsepass, carla-env, cadrecon,
-marble-v1, korrel, deepgym, bohrin, gradecheck, nenyax.
+No package was found that has files of `verifiers` or `episodes`; of the latter, tests/crosscheck/verifiers has
+`vf-eval` write some. Of eight files in verifiers' own repository the first 16,000 characters were read by eye, and
+their forms tried; the reader learned "id" and `info.oai_tools` from them. Its evaluations of gsm8k and mmmu (2025)
+hold no completion, and `import` reports that. Looked at: verifiers 0.1.0, 0.1.2, 0.1.3, 0.1.5, 0.1.8, 0.1.14, 0.2.1,
+0.3.1 and 0.4.0, prime, prime-evals, prime-runs, prime-traces, primebeaker, tasksets, harnesses, hud-vf-gym,
+mazebench, medarc-verifiers, verifiers-monitor, catapult-verifiers, rlenv-audit, sophistry-bench-sprint, falsepass,
+carla-env, cadrecon, marble-v1, korrel, deepgym, bohrin, gradecheck, nenyax.
 """
 
 import csv

@@ -25,6 +25,12 @@ def refuse_missing(path: Path) -> None:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from None
 
 
+def nearest_run(path: Path) -> str:
+    """Return which run next to a path may be meant, as a sentence to append; "" if there is none."""
+    beside = [other.parent.name for other in path.absolute().parent.glob(f"*/{SETTINGS}")]
+    return did_you_mean(path.name, beside) if path.name not in ("", *beside) else ""
+
+
 def read_settings(path: Path) -> bytes:
     """Return a run's configuration as it is on disk.
 
@@ -34,11 +40,8 @@ def read_settings(path: Path) -> bytes:
     try:
         return (path / SETTINGS).read_bytes()
     except OSError as error:
-        beside = [other.parent.name for other in path.absolute().parent.glob(f"*/{SETTINGS}")]
-        near = did_you_mean(path.name, beside) if path.name not in ("", *beside) else ""
-        raise RunError(
-            f"{path} is not a run folder: cannot read {SETTINGS} ({error.strerror or error}).{near}"
-        ) from None
+        why = error.strerror or error
+        raise RunError(f"{path} is not a run folder: cannot read {SETTINGS} ({why}).{nearest_run(path)}") from None
 
 
 def runs_inside(paths: Iterable[Path]) -> list[Path]:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from turnwise.base.errors import ConfigError, did_you_mean
-from turnwise.base.run_paths import read_settings
+from turnwise.base.errors import ConfigError
+from turnwise.base.run_paths import nearest_run, read_settings
 from turnwise.base.terminal import make_console, say, say_next
 from turnwise.commands.common import QUIET_S, at_work, natural, note
 from turnwise.credit.compared import COMPARED
@@ -71,9 +71,7 @@ def _ready(address: str, runs: list[Path]) -> str:
     lines = [f"{address}   (Ctrl-C ends it)"]
     for path in runs:
         if not path.exists():
-            beside = [other.parent.name for other in path.absolute().parent.glob("*/config.json")]
-            near = did_you_mean(path.name, beside)
-            lines.append(f"{path} does not exist yet; it appears once its training begins.{near}")
+            lines.append(f"{path} does not exist yet; it appears once its training begins.{nearest_run(path)}")
     return "\n".join(lines)
 
 
