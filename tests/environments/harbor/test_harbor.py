@@ -9,15 +9,16 @@ from typing import Any
 import pytest
 from tests.needs import needs
 
-from turnwise.base.errors import ConfigError
+from turnwise.base.errors import ConfigError, EnvironmentFault
 from turnwise.commands.cli import main
 from turnwise.environments.base import Step
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
 from turnwise.environments.tamper_apart import tamper
 from turnwise.worlds.harbor import suite
-from turnwise.worlds.harbor.suite import _number
+from turnwise.worlds.harbor.environment import HarborEnvironment, _number
 from turnwise.worlds.harbor.tasks import read_task, read_tasks
+from turnwise.worlds.swe.workspace import CommandResult
 
 DOCKERFILE = r"""FROM python:3.12-slim
 # the numbers
@@ -54,8 +55,9 @@ def bash(command: str) -> str:
     return f"<tool_call>{json.dumps({'name': 'bash', 'arguments': {'command': command}})}</tool_call>"
 
 
-def play(data: Path, *responses: str, max_steps: int = 6, **options: Any) -> list[Step]:
-    config = EnvironmentConfig(name="harbor", max_steps=max_steps, options={"data": str(data), **options})
+def play(data: Path, *responses: str, max_steps: int = 6, sandbox: str = "bubblewrap", **options: Any) -> list[Step]:
+    given = {"data": str(data), "sandbox": sandbox, **options}
+    config = EnvironmentConfig(name="harbor", max_steps=max_steps, options=given)
 
     async def played() -> list[Step]:
         suite = make_suite(config)
@@ -104,11 +106,14 @@ def test_the_files_of_a_task_are_read_once(tmp_path, monkeypatch):
     laid: list[str] = []
     lay_out = suite.laid_out
     monkeypatch.setattr(suite, "laid_out", lambda task: laid.append(task.name) or lay_out(task))
-    tasks = make_suite(EnvironmentConfig(name="harbor", options={"data": str(tmp_path)}))
-    made: list[Any] = [tasks.environment(name) for name in ("sum", "other", "sum", "sum")]
+    given = {"data": str(tmp_path), "sandbox": "bubblewrap"}
+    tasks: Any = make_suite(EnvironmentConfig(name="harbor", options=given))
+    for name in ("sum", "other", "sum", "sum"):
+        asyncio.run(tasks.environment(name).start())
     assert laid == ["sum", "other"]
-    shutil.rmtree(made[0]._snapshot)  # somebody cleans the cache
-    assert tasks.environment("sum")._snapshot.is_dir()
+    shutil.rmtree(tasks._snapshots["sum"])  # somebody cleans the cache
+    asyncio.run(tasks.environment("sum").start())
+    assert tasks._snapshots["sum"].is_dir()
 
 
 @needs("bwrap")
@@ -133,10 +138,54 @@ def test_turns_end_and_other_responses_are_invalid(tmp_path):
 @needs("bwrap")
 def test_check_env_and_attacks(tmp_path, capsys):
     make(tmp_path / "sum")
-    given = ["harbor", f"environment.options.data={json.dumps(str(tmp_path))}", "environment.train_split=all"]
-    assert main(["check-env", *given, "environment.max_steps=4"]) == 0, capsys.readouterr().out
-    config = EnvironmentConfig(name="harbor", train_split="all", max_steps=4, options={"data": str(tmp_path)})
+    options = {"data": str(tmp_path), "sandbox": "bubblewrap"}
+    given = [f"environment.options.{name}={json.dumps(value)}" for name, value in options.items()]
+    settings = ["environment.train_split=all", "environment.max_steps=4"]
+    assert main(["check-env", "harbor", *given, *settings]) == 0, capsys.readouterr().out
+    config = EnvironmentConfig(name="harbor", train_split="all", max_steps=4, options=options)
     assert [finding for finding in tamper(config) if finding.succeeded] == []
+
+
+@needs("bwrap")
+@pytest.mark.parametrize("command", ["echo \0", "echo \ud800", "x" * 200_000], ids=["zero byte", "surrogate", "long"])
+def test_what_is_no_command_is_invalid(command, tmp_path):
+    make(tmp_path / "sum")
+    _, first, _, last = play(tmp_path, bash(command), bash("echo 6 cm > sum.txt"), "done")
+    assert (first.valid, first.terminated) == (False, False)
+    assert last.reward == 1.0
+
+
+class Lost:
+    """A sandbox that its agent's commands end."""
+
+    closed = False
+
+    def run(self, command: str, *, output_chars: int) -> CommandResult:
+        if command == "end":
+            raise EnvironmentFault("docker exec failed")
+        return CommandResult(code=0, output=b"")
+
+    def test(self, *, output_chars: int) -> tuple[CommandResult, dict[str, bytes]]:
+        raise EnvironmentFault("docker run failed")
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.mark.parametrize("responses", [[bash("end")], [bash("ls"), "done"]])
+def test_an_agent_that_ends_its_sandbox_earns_nothing(responses):
+    sandbox = Lost()
+    environment = HarborEnvironment("Do it.", lambda: sandbox, max_steps=5, output_chars=100)
+
+    async def last() -> Step:
+        step = await environment.start()
+        for response in responses:
+            step = await environment.step(response)
+        return step
+
+    step = asyncio.run(last())
+    assert (step.reward, step.terminated, sandbox.closed) == (0.0, True, True)
+    assert step.info["verifier"].startswith("the sandbox is lost: docker")
 
 
 REFUSED = {
@@ -176,6 +225,15 @@ def test_files_are_copied_as_docker_does(tmp_path):
     environment = tmp_path / "sum" / "environment"
     assert task.copied == ((environment / "data", "/app/data"), (environment / "run.sh", "/app/run.sh"))
     assert (task.root, task.variables, task.test_s) == ("/app", (("UNIT", "cm"),), 600.0)
+
+
+def test_settings_of_a_task_are_read(tmp_path):
+    settings = '[environment]\nworkdir = "/data"\nenv = {A = "${HOME:-there}", B = "2"}'
+    folder = make(tmp_path / "sum", dockerfile="FROM ubuntu\n", settings=settings)
+    (folder / "instruction.md").write_text("<!-- a CANARY -->\n# canary 7\n\n# Sum\nAdd the canary.\n")
+    task = read_task(folder)
+    assert (task.root, task.instruction) == ("/data", "# Sum\nAdd the canary.\n")
+    assert task.variables == (("A", "there"), ("B", "2"))
 
 
 def test_a_folder_without_tasks_is_said(tmp_path):

@@ -16,8 +16,9 @@ from tests.environments.swe.conftest import suite, task
 from tests.needs import needs
 
 from turnwise.base.errors import ConfigError, DataError, EnvironmentFault
-from turnwise.worlds.swe import docker
-from turnwise.worlds.swe.docker import DockerWorkspace, check_docker, image_of
+from turnwise.worlds.swe import container, docker
+from turnwise.worlds.swe.container import check_docker
+from turnwise.worlds.swe.docker import DockerWorkspace, image_of
 from turnwise.worlds.swe.workspace import Limits
 
 STAND_IN = """#!/bin/sh
@@ -25,7 +26,7 @@ echo "$@" >> {log}
 case "$1" in
   info) echo "cannot connect to the daemon" >&2; exit {info};;
   run) echo container-1;;
-  rm) ;;
+  kill|rm) ;;
   exec) shift
     while :; do case "$1" in --workdir) cd "$2"; shift 2;; --*) shift;; *) break;; esac; done
     shift
@@ -63,9 +64,10 @@ def test_a_container_is_begun_used_and_removed(stand_in, tmp_path):
     assert workspace.changes() == {"a.txt": None, "c d.txt": b"x\n"}
     workspace.close()
     said = stand_in.read_text().splitlines()
-    assert said[0].startswith("run --detach --rm --network=none --cap-drop=ALL --security-opt=no-new-privileges")
-    assert said[0].endswith(f"--memory=100m --memory-swap=100m --pids-limit=9 image:1 bash -c {docker.FIRST}")
-    assert said[-1] == "rm --force container-1"
+    assert said[0].startswith("run --detach --rm --memory=100m --memory-swap=100m --pids-limit=9 --cap-drop=ALL")
+    given = f"--security-opt=no-new-privileges --network=none --entrypoint=bash image:1 -c {container.FIRST}"
+    assert said[0].endswith(given)
+    assert said[-1] == "rm --force --volumes container-1"
 
 
 def test_the_first_process_outlives_what_ends_a_command():
@@ -73,7 +75,7 @@ def test_the_first_process_outlives_what_ends_a_command():
     namespace = ["unshare", "--fork", "--pid", "--mount-proc", "--kill-child"]
     if subprocess.run([*namespace, "true"], capture_output=True, check=False).returncode:
         pytest.skip("needs the right to make process namespaces")
-    first = subprocess.Popen([*namespace, "bash", "-c", docker.FIRST])
+    first = subprocess.Popen([*namespace, "bash", "-c", container.FIRST])
     try:
         children = Path(f"/proc/{first.pid}/task/{first.pid}/children")
         wait_for(lambda: children.read_text().split())
@@ -87,7 +89,7 @@ def test_the_first_process_outlives_what_ends_a_command():
 
         assert running().count("sleep 1000") == 200
         begun = time.monotonic()
-        subprocess.run([*within, docker.END], check=True)
+        subprocess.run([*within, container.END], check=True)
         assert "sleep 1000" not in running()
         assert time.monotonic() - begun < 15  # it waits for what it killed, not for the end of its patience
         wait_for(lambda: "sleep 3600" in running())  # its own sleep was killed, too
@@ -113,8 +115,8 @@ def test_a_silent_daemon_is_said(stand_in, data):
 
 
 def test_what_docker_refuses_is_a_fault(stand_in):
-    with pytest.raises(EnvironmentFault, match=r"swe: docker exec .*failed"):
-        docker._docker("exec", "container-1", "sh", "-c", "exit 1")
+    with pytest.raises(EnvironmentFault, match=r"docker exec .*failed"):
+        container.docker("exec", "container-1", "sh", "-c", "exit 1")
     assert subprocess.run(["docker", "rm"], check=False).returncode == 0
     assert Path(stand_in).exists()
 
@@ -156,7 +158,7 @@ def test_a_real_container_is_bounded_cut_off_and_removed(image):
     assert (b"all" in forked.output, b"fork" in forked.output) == (False, True)
     assert workspace.run("ls /sys/class/net").output == b"lo\n"
     assert workspace.run("test -e /r2e_tests").code == 1
-    name = workspace._name
+    name = workspace._container.name
     workspace.close()
     left = subprocess.run(["docker", "ps", "--all", "--quiet", "--no-trunc"], capture_output=True, check=True).stdout
     assert name not in left.decode()

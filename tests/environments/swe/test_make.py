@@ -182,7 +182,7 @@ def test_the_same_seed_makes_the_same_tasks_and_runs_no_test_again(made, site, t
     data, subject, tasks = made
     fresh = Maker(subject_of(subject.snapshot, site, tmp_path / "tried"), seed=0, jobs=1)
     assert fresh.tasks(2) == tasks[:2]
-    monkeypatch.setattr(subject_module, "Bubblewrap", None)
+    monkeypatch.setattr(subject_module, "BubblewrapWorkspace", None)
     again = subject_of(subject.snapshot, site, data / "tried")
     assert Maker(again, seed=0, jobs=2).tasks(6) == tasks
 

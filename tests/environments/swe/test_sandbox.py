@@ -93,7 +93,7 @@ print("read")
 TRAINER = """
 import mmap, os, sys
 from pathlib import Path
-from turnwise.worlds.swe.bubblewrap import Bubblewrap
+from turnwise.worlds.swe.bubblewrap import BubblewrapWorkspace
 from turnwise.worlds.swe.system import python_system
 from turnwise.worlds.swe.workspace import Limits
 
@@ -101,7 +101,7 @@ with open("sentinel-of-the-trainer", "r+b") as file:
     mapped = mmap.mmap(file.fileno(), 0)
 for path in ("environ", "cmdline", "maps"):
     assert b"sentinel-of-the-trainer" in Path("/proc/self", path).read_bytes(), path
-workspace = Bubblewrap(Path("snapshot"), python_system(), Limits())
+workspace = BubblewrapWorkspace(Path("snapshot"), python_system(), Limits())
 sys.stdout.buffer.write(workspace.run("python3 -", stdin=sys.stdin.buffer.read()).output)
 workspace.close()
 """

@@ -5,29 +5,55 @@ import re
 import shlex
 import tomllib
 from pathlib import Path, PurePosixPath
+from typing import Any, Literal
 
 from pydantic import BaseModel, ValidationError
 
+Sandbox = Literal["bubblewrap", "docker"]
+Network = Literal["none", "tests", "all"]
 BASES = ("ubuntu", "debian", "python", "buildpack-deps")
 """Images whose programs this machine has, or the task does not need."""
 WITHOUT_EFFECT = ("LABEL", "CMD", "ENTRYPOINT", "EXPOSE", "MAINTAINER", "STOPSIGNAL", "HEALTHCHECK")
 INSTALLS = re.compile(r"\b(apt-get|apt|apk|pip3?|uvx?|npm|curl|wget)\b")
-"""Programs with which tests fetch what they need; there is no network."""
-TAKEN = ("/", "/bin", "/dev", "/etc", "/lib", "/logs", "/proc", "/scratch", "/sbin", "/tests", "/tmp", "/usr")
+"""Programs with which tests fetch what they need."""
+TAKEN = ("/bin", "/dev", "/etc", "/lib", "/logs", "/proc", "/sbin", "/scratch", "/sys", "/tests", "/tmp", "/usr")
+_CANARY = re.compile(r"\A(?:(?:<!--.*canary.*-->|#.*canary.*|[ \t]*)\n)+", re.IGNORECASE)
+_TEMPLATE = re.compile(r"\$\{(\w+)(?::-(.*))?\}")
+COMPOSE = ("docker-compose.yaml", "docker-compose.yml")
 
 
 class _Verifier(BaseModel):
     timeout_sec: float = 600.0
     env: dict[str, str] = {}
+    environment_mode: str | None = None
+    environment: dict[str, Any] | None = None
 
 
 class _Environment(BaseModel):
     docker_image: str | None = None
+    build_timeout_sec: float = 600.0
+    os: str = "linux"
+    gpus: int | None = None
+    mcp_servers: list[Any] = []
+    env: dict[str, str] = {}
+    workdir: str | None = None
 
 
 class _Settings(BaseModel):
     verifier: _Verifier = _Verifier()
     environment: _Environment = _Environment()
+
+    def check(self) -> None:
+        """Raise a ValueError if the task needs what no sandbox has."""
+        environment, verifier = self.environment, self.verifier
+        if environment.os.lower() != "linux":
+            raise ValueError(f"it needs {environment.os}")
+        if environment.gpus:
+            raise ValueError("it needs a GPU")
+        if environment.mcp_servers:
+            raise ValueError("it needs MCP servers")
+        if verifier.environment_mode == "separate" or verifier.environment is not None:
+            raise ValueError("its tests have an image of their own")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,15 +63,19 @@ class HarborTask:
     name: str  # name of its folder
     folder: Path
     instruction: str  # what the agent is asked to do
-    root: str = "/app"  # working directory
-    # Files and folders of `environment/` by the place that they are copied to, below `root`
+    root: str  # working directory; in docker, empty is the image's
+    # Files and folders of `environment/` by the place that they are copied to, below `root`; in docker, the image's
     copied: tuple[tuple[Path, str], ...] = ()
     variables: tuple[tuple[str, str], ...] = ()  # environment variables
+    image: str | None = None  # name of its image; None: it is built
+    build_s: float = 600.0  # time limit of building the image (seconds)
     test_s: float = 600.0  # time limit of the tests (seconds)
     test_variables: tuple[tuple[str, str], ...] = ()  # further variables of the tests
 
 
-def read_tasks(folder: Path) -> tuple[list[HarborTask], dict[str, str]]:
+def read_tasks(
+    folder: Path, sandbox: Sandbox = "bubblewrap", network: Network = "none"
+) -> tuple[list[HarborTask], dict[str, str]]:
     """Read the task folders in a folder.
 
     Returns:
@@ -54,39 +84,70 @@ def read_tasks(folder: Path) -> tuple[list[HarborTask], dict[str, str]]:
     tasks, refused = [], {}
     for file in sorted(folder.glob("*/task.toml")):
         try:
-            tasks.append(read_task(file.parent))
+            tasks.append(read_task(file.parent, sandbox, network))
         except ValueError as error:
             refused[file.parent.name] = " ".join(str(error).split())
     return tasks, refused
 
 
-def read_task(folder: Path) -> HarborTask:
+def read_task(folder: Path, sandbox: Sandbox = "bubblewrap", network: Network = "none") -> HarborTask:
     """Read a task folder.
 
     Raises:
-        ValueError: It cannot be read, or needs more than a base image with files.
+        ValueError: It cannot be read, or needs more than the sandbox has.
     """
     try:
         settings = _Settings.model_validate(tomllib.loads((folder / "task.toml").read_text(encoding="utf-8-sig")))
         instruction = (folder / "instruction.md").read_text(encoding="utf-8")
         tests = (folder / "tests" / "test.sh").read_text(encoding="utf-8")
-        dockerfile = (folder / "environment" / "Dockerfile").read_text(encoding="utf-8")
     except OSError as error:
-        name = Path(error.filename).name if error.filename else folder.name
-        image = name == "Dockerfile" and "; an image alone needs docker"
-        raise ValueError(f"it has no {name}{image or ''}") from None
+        raise ValueError(f"it has no {Path(error.filename).name if error.filename else folder.name}") from None
     except ValidationError as error:
         raise ValueError(f"task.toml: {error.errors()[0]['loc']}: {error.errors()[0]['msg']}") from None
-    if found := INSTALLS.search(re.sub(r"#.*", "", tests)):
-        raise ValueError(f"its tests use {found[1]}, and there is no network")
-    root, copied, variables = _read_dockerfile(dockerfile, folder / "environment")
-    verifier = settings.verifier
-    return HarborTask(
-        folder.name, folder, instruction, root, copied, variables, verifier.timeout_sec, tuple(verifier.env.items())
+    environment, verifier = settings.environment, settings.verifier
+    settings.check()
+    if network == "none" and (found := INSTALLS.search(re.sub(r"#.*", "", tests))):
+        online = ", unless network = 'tests'" if sandbox == "docker" else ""
+        raise ValueError(f"its tests use {found[1]}, and there is no network{online}")
+    task = HarborTask(
+        folder.name,
+        folder,
+        _CANARY.sub("", instruction),
+        root=environment.workdir or "",
+        variables=_resolved(environment.env),
+        image=environment.docker_image,
+        build_s=environment.build_timeout_sec,
+        test_s=verifier.timeout_sec,
+        test_variables=_resolved(verifier.env),
     )
+    return _with_files(task) if sandbox == "bubblewrap" else _with_image(task)
 
 
-def _read_dockerfile(text: str, context: Path) -> tuple[str, tuple[tuple[Path, str], ...], tuple[tuple[str, str], ...]]:
+def _resolved(variables: dict[str, str]) -> tuple[tuple[str, str], ...]:
+    """Give variables their values: a task gets none of this machine's variables, which may be secret."""
+    found = {name: _TEMPLATE.fullmatch(value) for name, value in variables.items()}
+    if missing := next((match[1] for match in found.values() if match and match[2] is None), None):
+        raise ValueError(f"it needs the variable {missing} of this machine")
+    return tuple((name, match[2] if (match := found[name]) else value) for name, value in variables.items())
+
+
+def _with_image(task: HarborTask) -> HarborTask:
+    """Check that a task's image is one, and can be had."""
+    context = task.folder / "environment"
+    if found := next((name for name in COMPOSE if (context / name).exists()), None):
+        raise ValueError(f"it has {found}, and only one container is run")
+    if task.image is None and not (context / "Dockerfile").is_file():
+        raise ValueError("it has no Dockerfile, and names no image")
+    return task
+
+
+def _with_files(task: HarborTask) -> HarborTask:
+    """Carry out a task's Dockerfile as far as it is a base image with files."""
+    context = task.folder / "environment"
+    try:
+        text = (context / "Dockerfile").read_text(encoding="utf-8")
+    except OSError:
+        raise ValueError("it has no Dockerfile; an image alone needs docker") from None
     root, copied, variables = "/", list[tuple[Path, str]](), dict[str, str]()
     lines = re.sub(r"^\s*#.*\n", "", text, flags=re.MULTILINE).replace("\\\n", " ").splitlines()
     for line in filter(None, map(str.strip, lines)):
@@ -110,11 +171,18 @@ def _read_dockerfile(text: str, context: Path) -> tuple[str, tuple[tuple[Path, s
             variables |= {key: value for key, _, value in pairs}
         elif name not in WITHOUT_EFFECT:
             raise ValueError(f"its image has {line[:60]!r}, which needs docker")
-    if any(root == name or root.startswith(f"{name}/") for name in TAKEN if name != "/") or root == "/":
+    root = task.root or root
+    if is_taken(root):
         raise ValueError(f"its working directory is {root}, which needs docker")
     if outside := next((place for _, place in copied if not f"{place}/".startswith(f"{root}/")), None):
         raise ValueError(f"it copies files to {outside}, outside {root}, which needs docker")
-    return root, tuple(copied), tuple(variables.items())
+    every = (*variables.items(), *task.variables)
+    return dataclasses.replace(task, root=root, copied=tuple(copied), variables=every)
+
+
+def is_taken(root: str) -> bool:
+    """Whether a working directory holds the system's files, which an agent must not hand to the tests."""
+    return root == "/" or any(root == name or root.startswith(f"{name}/") for name in TAKEN)
 
 
 def _copies(sources: list[str], place: PurePosixPath, context: Path, *, into: bool) -> list[tuple[Path, str]]:

@@ -173,7 +173,7 @@ def check_bubblewrap() -> None:
     for program, package in (("bwrap", "bubblewrap"), ("unshare", "util-linux"), ("nsenter", "util-linux")):
         if shutil.which(program) is None:
             raise ConfigError(
-                f"environment 'swe' needs the program {program!r}, which is not on the PATH; install your system's "
+                f"isolating commands needs the program {program!r}, which is not on the PATH; install your system's "
                 f"package {package!r}, or set environment.options.sandbox='docker'"
             )
     _try_once()
@@ -191,7 +191,7 @@ def _try_once() -> None:
     if outcome.output != b"works\n":
         said = outcome.output.decode(errors="replace").strip().replace("\n", "; ")
         raise ConfigError(
-            f"environment 'swe' cannot isolate commands here, bubblewrap says: {said}; it needs version 0.8 or newer, "
+            f"commands cannot be isolated here, bubblewrap says: {said}; it needs version 0.8 or newer, "
             "and user namespaces, which some systems and containers forbid"
         )
 

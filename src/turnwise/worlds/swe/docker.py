@@ -3,28 +3,17 @@
 Its commands are tested against a stand-in, and by hand against podman's containers (4.3, runc), not docker's.
 """
 
-import functools
 import io
-import shlex
-import shutil
-import subprocess
 import tarfile
-import weakref
 
-from turnwise.base.errors import ConfigError, DataError, EnvironmentFault
+from turnwise.base.errors import DataError, EnvironmentFault
 from turnwise.worlds.swe import forms
+from turnwise.worlds.swe.container import Container
 from turnwise.worlds.swe.tasks import SweTask
 from turnwise.worlds.swe.watch import run_watched
 from turnwise.worlds.swe.workspace import CommandResult, Limits, Oversized, Workspace
 
 ROOT, SCRATCH = "/testbed", "/tmp/scratch"
-FIRST = "while :; do sleep 3600; done"
-"""The container's first process; it reaps orphans and survives `kill -9 -1`, unlike a child of an init."""
-END = (
-    "kill -9 -1 2> /dev/null; i=0; "
-    "while set -- /proc/[0-9]*; [ $# -gt 3 ] && [ $((i += 1)) -lt 300 ]; do sleep 0.1; done; true"
-)
-"""Ends a command's leftover processes and waits; the first process, its sleep, and this shell remain."""
 _IMAGE = "swebench/sweb.eval.x86_64.{}:latest"
 _LIST_BYTES, _TAR_BYTES = 64_000_000, 4096
 """Longest list of files, and what tar adds to a file (bytes)."""
@@ -53,30 +42,16 @@ class DockerWorkspace(Workspace):
 
     def __init__(self, image: str, limits: Limits):
         super().__init__(limits)
-        most = f"{limits.memory_mb}m"
-        bounds = [f"--memory={most}", f"--memory-swap={most}", f"--pids-limit={limits.processes}"]
-        isolation = ["--network=none", "--cap-drop=ALL", "--security-opt=no-new-privileges"]
-        started = _docker("run", "--detach", "--rm", *isolation, *bounds, image, "bash", "-c", FIRST)
-        self._name = started.decode().strip()
-        self.close = weakref.finalize(self, _remove, self._name)
-        # with all rights: without capabilities, root cannot remove what lies in a folder that is not writable
-        _docker("exec", "--privileged", "--user=0", self._name, "sh", "-c", _PREPARE)
+        self._container = Container(image, limits)
+        self.close = self._container.close
+        self._container.prepare(_PREPARE)
         self._given = self._listed()
 
     def _run(self, command: str, stdin: bytes, seconds: float, output_chars: int, read_only: bool) -> CommandResult:
         """Run a shell command and end its background processes; `read_only` does nothing."""
         command = f"test -e {_ACTIVATE} && . {_ACTIVATE} testbed; {command}"
-        within = ["timeout", "--signal=KILL", f"{seconds:g}", "bash", "-c", command]
-        outcome = run_watched(
-            ["docker", "exec", "--interactive", "--workdir", ROOT, self._name, *within],
-            stdin=stdin,
-            seconds=seconds + 10,
-            output_chars=output_chars,
-        )
-        _docker("exec", self._name, "sh", "-c", END)
-        if outcome.code in (137, -9) and outcome.seconds >= seconds:
-            return CommandResult(code=-9, output=outcome.output, stopped_by="time", seconds=outcome.seconds)
-        return outcome
+        limits = {"seconds": seconds, "output_chars": output_chars}
+        return self._container.run(command, stdin=stdin, arguments=["--workdir", ROOT], **limits)
 
     def changes(self) -> dict[str, bytes | None]:
         """Return regular files that differ from the image; see `Workspace.changes`."""
@@ -113,7 +88,7 @@ class DockerWorkspace(Workspace):
     def _exec(self, command: str, stdin: bytes, most: int) -> bytes:
         """Run a command of the container, whose programs the agent may have replaced: it may write without end."""
         outcome = run_watched(
-            ["docker", "exec", "--interactive", self._name, "sh", "-c", f"{command} 2> /dev/null"],
+            ["docker", "exec", "--interactive", self._container.name, "sh", "-c", f"{command} 2> /dev/null"],
             stdin=stdin,
             seconds=_LIST_S,
             output_chars=most + 1,
@@ -124,7 +99,7 @@ class DockerWorkspace(Workspace):
             raise Oversized(f"`{command.split()[0]}` in the container took more than {_LIST_S:g} s")
         if outcome.code:
             said = outcome.output[-300:].decode(errors="replace").strip()
-            raise EnvironmentFault(f"swe: docker exec {self._name} failed: {said}")
+            raise EnvironmentFault(f"docker exec {self._container.name} failed: {said}")
         return outcome.output
 
 
@@ -135,33 +110,3 @@ def image_of(task: SweTask) -> str:
     if "__" not in task.instance_id:
         raise DataError(f"swe: task {task.instance_id!r} has no docker_image, and its name is not SWE-bench's")
     return forms.image("instance_id", _IMAGE.format(task.instance_id.lower().replace("__", "_1776_")))
-
-
-@functools.cache
-def check_docker() -> None:
-    """Check that a docker daemon answers.
-
-    Raises:
-        ConfigError: No daemon answers, or docker is not installed.
-    """
-    if shutil.which("docker") is None:
-        raise ConfigError("environment.options.sandbox='docker' needs the program 'docker', which is not on the PATH")
-    asked = subprocess.run(["docker", "info"], capture_output=True, check=False)
-    if asked.returncode:
-        said = asked.stderr.decode(errors="replace").strip().splitlines()
-        raise ConfigError(
-            f"environment.options.sandbox='docker': no daemon answers "
-            f"({said[-1] if said else 'no reason given'}); start one, or set sandbox='bubblewrap'"
-        )
-
-
-def _docker(*arguments: str, stdin: bytes = b"") -> bytes:
-    done = subprocess.run(["docker", *arguments], input=stdin, capture_output=True, check=False)
-    if done.returncode:
-        said = done.stderr.decode(errors="replace").strip()[-300:]
-        raise EnvironmentFault(f"swe: docker {shlex.join(arguments[:2])} failed: {said}")
-    return done.stdout
-
-
-def _remove(name: str) -> None:
-    subprocess.run(["docker", "rm", "--force", name], capture_output=True, check=False)

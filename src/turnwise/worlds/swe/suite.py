@@ -11,7 +11,8 @@ from turnwise.environments.needs import check_choices
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.worlds.swe.bubblewrap import BubblewrapWorkspace, check_bubblewrap
 from turnwise.worlds.swe.commands import begin
-from turnwise.worlds.swe.docker import DockerWorkspace, check_docker, image_of
+from turnwise.worlds.swe.container import check_docker
+from turnwise.worlds.swe.docker import DockerWorkspace, image_of
 from turnwise.worlds.swe.environment import SessionLimits, SweEnvironment, SweSession
 from turnwise.worlds.swe.grade import Grade, grade
 from turnwise.worlds.swe.plan import TaskPlan
