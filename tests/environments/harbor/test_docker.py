@@ -107,6 +107,9 @@ def test_an_image_is_built_once_and_a_broken_one_is_said(tmp_path, monkeypatch, 
     make(tmp_path / "sum", dockerfile=f"{ROOT}RUN false\n")
     with pytest.raises(EnvironmentFault, match="docker build --tag failed"):
         play(tmp_path, sandbox="docker")
+    make(tmp_path / "sum", settings='[environment]\ndocker_image = "localhost/turnwise-none:1"')
+    with pytest.raises(EnvironmentFault, match="docker pull localhost/turnwise-none:1 failed"):
+        play(tmp_path, sandbox="docker")
 
 
 @pytest.fixture

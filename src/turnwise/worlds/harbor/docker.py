@@ -25,8 +25,8 @@ RIGHTS = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "NET_BIND_SERVICE", "SETGID
 """Capabilities in a container, for tasks that change owners or serve; all are docker's defaults."""
 HOMES = re.compile(r"/root|/home/[^/]+")
 _COPY_S = 60.0
-_BUILDING = threading.Lock()
-"""One image is built at a time, and once."""
+_MAKING = threading.Lock()
+"""One image is made at a time, and once."""
 
 
 class DockerSandbox:
@@ -114,17 +114,16 @@ def _end(containers: Sequence[Container], volume: str) -> None:
 
 
 def image_of(task: HarborTask) -> str:
-    """Return the name of a task's image; it is built once for the same files.
+    """Return the name of a task's image; it is fetched, or built once for the same files.
 
     Raises:
-        EnvironmentFault: It cannot be built.
+        EnvironmentFault: It cannot be fetched or built.
     """
-    if task.image:
-        return task.image
     context = (task.folder / "environment").resolve()
-    name = f"turnwise-harbor:{digest_of([(context, '')])}"
-    with _BUILDING:
+    name = task.image or f"turnwise-harbor:{digest_of([(context, '')])}"
+    with _MAKING:
         if not docker("image", "ls", "--quiet", name).strip():
-            say(f"building the image of {task.name}", file=sys.stderr)
-            docker("build", "--tag", name, str(context), seconds=task.build_s)
+            say(f"{'fetching' if task.image else 'building'} the image of {task.name}", file=sys.stderr)
+            made = ["pull", name] if task.image else ["build", "--tag", name, str(context)]
+            docker(*made, seconds=task.build_s)
     return name
