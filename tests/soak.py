@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 CALLERS = 200
-SECONDS = float(os.environ.get("TURNWISE_SOAK_S", "6"))
+SECONDS = float(os.environ.get("TURNWISE_SOAK_S", "10"))
 _JSON = b"POST /reset HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
 SHORT_HEADERS_S = 4.0
 BAD = {

@@ -36,6 +36,7 @@ class DockerSandbox:
 
     Args:
         task: The task.
+        image: Its image; see `image_of`.
         limits: What a command may use; disk is not limited.
         network: Whose container has a network.
 
@@ -43,11 +44,10 @@ class DockerSandbox:
         EnvironmentFault: The image cannot be had, or works in a folder of the system.
     """
 
-    def __init__(self, task: HarborTask, limits: Limits, network: Network):
-        self._task, self._limits, self._network = task, limits, network
-        self._image = image_of(task)
-        asked = ["image", "inspect", "--format", "{{.Config.WorkingDir}}", self._image]
-        self._root = task.root or docker(*asked).decode().strip() or "/"
+    def __init__(self, task: HarborTask, image: str, limits: Limits, network: Network):
+        self._task, self._image, self._limits, self._network = task, image, limits, network
+        asked = _working_directory(task, image)
+        self._root = task.root or asked or "/"
         if is_taken(self._root):
             raise EnvironmentFault(
                 f"{task.name}: its working directory is {self._root}, which its tests need as it was"
@@ -114,16 +114,18 @@ def _end(containers: Sequence[Container], volume: str) -> None:
 
 
 def image_of(task: HarborTask) -> str:
-    """Return the name of a task's image; it is fetched, or built once for the same files.
+    """Return the name of a task's image; one that is built is named by the files that it is made of."""
+    return task.image or f"turnwise-harbor:{digest_of([((task.folder / 'environment').resolve(), '')])}"
 
-    Raises:
-        EnvironmentFault: It cannot be fetched or built.
-    """
-    context = (task.folder / "environment").resolve()
-    name = task.image or f"turnwise-harbor:{digest_of([(context, '')])}"
+
+def _working_directory(task: HarborTask, image: str) -> str:
+    """Ask an image for its working directory; one that is not there is fetched or built."""
+    asked = ("image", "inspect", "--format", "{{.Config.WorkingDir}}", image)
     with _MAKING:
-        if not docker("image", "ls", "--quiet", name).strip():
+        try:
+            return docker(*asked).decode().strip()
+        except EnvironmentFault:
             say(f"{'fetching' if task.image else 'building'} the image of {task.name}", file=sys.stderr)
-            made = ["pull", name] if task.image else ["build", "--tag", name, str(context)]
-            docker(*made, seconds=task.build_s)
-    return name
+            context = str((task.folder / "environment").resolve())
+            docker(*(["pull", image] if task.image else ["build", "--tag", image, context]), seconds=task.build_s)
+        return docker(*asked).decode().strip()

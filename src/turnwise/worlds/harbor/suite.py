@@ -13,7 +13,7 @@ from turnwise.environments.needs import check_choices
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.splits import named_split
 from turnwise.worlds.harbor.bubblewrap import BubblewrapSandbox, laid_out
-from turnwise.worlds.harbor.docker import DockerSandbox
+from turnwise.worlds.harbor.docker import DockerSandbox, image_of
 from turnwise.worlds.harbor.environment import HarborEnvironment
 from turnwise.worlds.harbor.sandbox import TaskSandbox
 from turnwise.worlds.harbor.tasks import HarborTask, Network, Sandbox, read_tasks
@@ -74,6 +74,7 @@ class Harbor:
         self._limits = Limits(seconds=command_s, memory_mb=memory_mb, disk_mb=disk_mb, processes=processes)
         self._options = {"max_steps": config.max_steps, "output_chars": output_chars}
         self._snapshots: dict[str, Path] = {}  # of the tasks that have been played
+        self._images: dict[str, str] = {}  # likewise
 
     def tasks(self, split: str) -> Sequence[Task]:
         """Return the tasks of a split, by a hash of their names."""
@@ -87,7 +88,9 @@ class Harbor:
 
     def _isolated(self, task: HarborTask) -> TaskSandbox:
         if self._sandbox == "docker":
-            return DockerSandbox(task, self._limits, self._network)
+            if task.name not in self._images:
+                self._images[task.name] = image_of(task)
+            return DockerSandbox(task, self._images[task.name], self._limits, self._network)
         if task.name not in self._snapshots or not self._snapshots[task.name].is_dir():
             self._snapshots[task.name] = laid_out(task)
         return BubblewrapSandbox(task, self._snapshots[task.name], self._limits)
