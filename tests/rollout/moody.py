@@ -1,6 +1,7 @@
 """Environments of five turns for forks; they stand apart from tests, so that a worker starts without torch."""
 
 import dataclasses
+import os
 
 from tests.toys import Colors
 
@@ -13,7 +14,7 @@ class Long(Colors):
 
 
 class Moody(Long):
-    """Observes something else in its second turn each time it is played."""
+    """Observes something else in its second turn each time it is played, in this process or in a worker."""
 
     plays = 0
 
@@ -21,5 +22,5 @@ class Moody(Long):
         step = super().step(response)
         if self.seed == 1 and self.played == 2:
             Moody.plays += 1
-            return dataclasses.replace(step, observation=f"mood {Moody.plays}")
+            return dataclasses.replace(step, observation=f"mood {os.getpid()} {Moody.plays}")
         return step
