@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import turnwise
+from turnwise.base import register
 from turnwise.base.recipes import shipped_recipes
 from turnwise.credit.transforms import values
 
@@ -207,6 +208,39 @@ def fresh(statement: str) -> str:
     done = subprocess.run([sys.executable, "-c", statement], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
+
+
+MODULES = {path: ".".join(("turnwise", *Path(path).with_suffix("").parts)).removesuffix(".__init__") for path in FILES}
+TO_OTHERS = ("integrations/trl", "integrations/verl")
+"""They need the package that they are made for."""
+FIRST = """
+import importlib, os, sys
+import torch, transformers, transformers.models.llama.modeling_llama, pyarrow, pydantic
+for module in sys.argv[1:]:
+    if not (child := os.fork()):
+        importlib.import_module(module)
+        os._exit(0)
+    if os.waitpid(child, 0)[1]:
+        print(module)
+"""
+
+
+@pytest.mark.parametrize(
+    "modules",
+    [
+        [place.partition(":")[0] for place in sorted(register.MEASURES.places.values())],
+        pytest.param(
+            [name for path, name in MODULES.items() if not path.startswith(TO_OTHERS) and "__main__" not in path],
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=["measures", "all"],
+)
+def test_any_module_may_be_imported_first(modules):
+    """Registers import by name, so that the layers above do not show what waits for what."""
+    names = [name if name.startswith("turnwise") else f"turnwise.{name}" for name in dict.fromkeys(modules)]
+    done = subprocess.run([sys.executable, "-c", FIRST, *names], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
 @pytest.mark.parametrize("use", ["", "; turnwise.METHODS"])

@@ -114,7 +114,7 @@ def test_a_replay_that_differs_loses_its_branch_only_and_names_turn_and_observat
     failures = [row["failure"] for row in rows if row["failure"]]
     expected = re.escape(repr(trajectories[1].turns[2].observation))
     for failure in failures:
-        assert re.search(rf"observed 'mood \d+' before turn 3, expected {expected}", failure)
+        assert re.search(rf"observed 'mood \d+ \d+' before turn 3, expected {expected}", failure)
     assert all(row["return"] is None for row in rows if row["failure"])
 
 

@@ -5,6 +5,9 @@ the columns that it needs. To add a measure, write its file and add it below; `t
 extensions.
 """
 
+from collections import ChainMap
+from collections.abc import Mapping
+
 from turnwise.base.errors import ConfigError, did_you_mean
 from turnwise.base.imports import import_named
 from turnwise.base.register import MEASURES as FURTHER
@@ -22,7 +25,7 @@ _OWN: dict[str, Measure] = {
     for each in names.values()
     if isinstance(each, Measure)
 }
-MEASURES: dict[str, Measure] = {**_OWN, **FURTHER}
+MEASURES: Mapping[str, Measure] = ChainMap(FURTHER, _OWN)  # pyright: ignore[reportArgumentType] (it is only read)
 """All measures by name. If two provide the same column, `update.scoring` selects one, or the last one is taken."""
 
 
