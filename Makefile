@@ -61,8 +61,8 @@ bench: $(INSTALLED)
 	$(BIN)/python benchmarks/credit_speed.py
 	$(BIN)/python benchmarks/alfworld_speed.py
 
-# torch comes first and without a hash: which build it is depends on the index. pip would compile 17,000
-# files on one core.
+# torch comes first and without a hash: which build it is depends on the index. Of 18,000 files a seventh is ever
+# imported, and compiled then.
 $(INSTALLED): pyproject.toml constraints.txt $(HASHED)
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "turnwise needs Python 3.11 or newer")'
 	$(PYTHON) -m venv $(VENV)
@@ -71,7 +71,6 @@ $(INSTALLED): pyproject.toml constraints.txt $(HASHED)
 	$(BIN)/python -m pip install --quiet --no-compile --no-deps --require-hashes --requirement $(HASHED)
 	$(BIN)/python -m pip uninstall --quiet --quiet --yes turnwise # this package, before it was called turnwise-rl
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
-	$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true # files that are for other versions of Python do not compile
 	touch $@
 
 # Versions and hashes of all that is installed, but torch and what its CUDA build brings. Versions in the file stay if
