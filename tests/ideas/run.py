@@ -40,23 +40,28 @@ class Off:
             put(target, replacement)
 
 
-def put(target: str, replacement: Any) -> None:
-    """Put a replacement at `module:attribute.attribute`, or at `module:MAPPING/key`; what it replaces must be there."""
+def place(target: str) -> tuple[Any, str, str]:
+    """Return the owner, name and key of `module:attribute.attribute` or `module:MAPPING/key`, which must be there."""
     module, _, path = target.partition(":")
     owner: Any = importlib.import_module(module)
     path, _, key = path.partition("/")
     *owners, name = path.split(".")
     for each in owners:
         owner = getattr(owner, each)
-    old = getattr(owner, name, None)
+    assert hasattr(owner, name), target
+    assert not key or key in getattr(owner, name), target
+    return owner, name, key
+
+
+def put(target: str, replacement: Any) -> None:
+    """Put a replacement at a place."""
+    owner, name, key = place(target)
+    old = getattr(owner, name)
     if isinstance(replacement, Changed):
         replacement = replacement.change(old)
     if key:
-        assert old, target
-        assert key in old, target
         old[key] = replacement
     else:
-        assert hasattr(owner, name), target
         setattr(owner, name, replacement)
 
 

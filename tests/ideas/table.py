@@ -52,8 +52,7 @@ def token_rule(name: str, module: str, test: str, recipe: str = "") -> Idea:
 
         return TokenCredit()
 
-    package, rules = "turnwise.objective.token_rules", "turnwise.extensions.token_rules"
-    return Idea(f"token_rules/{test}", {f"{package}:{name}": nothing, f"{rules}.{module}:{name}": nothing}, recipe)
+    return Idea(f"token_rules/{test}", {f"turnwise.extensions.token_rules.{module}:{name}": nothing}, recipe)
 
 
 def from_the_start(trajectory: Any, turn: int, task: Any, token: int = 0) -> Any:
@@ -228,7 +227,7 @@ IDEAS: dict[str, Idea] = {
     ),
     "recorded conversations": Idea(
         "train/test_recorded_conversations.py::test_responses_weigh_1_and_all_else_as_observations_do",
-        {"turnwise.train.demonstrate:encode": lambda conversation, fmt, prompter: [(fmt.encode("red"), True)]},
+        {"turnwise.extensions.gateway.taught:encode": lambda conversation, fmt, prompter: [(fmt.encode("red"), True)]},
         "storeroom-agent",
     ),
     # -- when and how far trajectories are played

@@ -9,7 +9,7 @@ from typing import get_args
 
 import pytest
 
-from tests.ideas.run import put
+from tests.ideas.run import place, put
 from tests.ideas.table import IDEAS
 from turnwise.base.recipes import shipped_recipes
 from turnwise.base.register import ENTROPY_RULES, SELECTORS, TOKEN_RULES
@@ -55,6 +55,8 @@ def test_an_entry_names_a_recipe_and_a_test_that_exist(name):
     tree = ast.parse((ROOT / "tests" / path).read_text())
     assert test in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
     assert idea.off
+    for target in idea.off:
+        place(target)
 
 
 def test_what_is_not_there_cannot_be_replaced():
