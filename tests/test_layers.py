@@ -6,6 +6,7 @@ import importlib.util
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import jaxtyping
@@ -78,21 +79,24 @@ def test_there_are_files_of_every_credit_layer():
     assert {layer(path) for path in CREDIT_FILES} == set(range(len(CREDIT_LAYERS)))
 
 
-@pytest.mark.parametrize("path", [path for path in [*CREDIT_FILES, "credit/entropy.py"] if path != "base/shapes.py"])
-def test_the_credit_core_needs_numpy_only(path):
-    outside = {module.split(".")[0] for module in imports(path)} - {"turnwise"} - sys.stdlib_module_names
-    assert outside <= ALLOWED_OUTSIDE
+def imported(paths: Iterable[str]) -> list[tuple[str, str]]:
+    """Pairs of a file and a module of this package that it imports."""
+    return [(path, module) for path in paths for module in sorted(imports(path)) if module.split(".")[0] == "turnwise"]
 
 
-@pytest.mark.parametrize("path", CREDIT_FILES)
-def test_credit_layers_import_downwards_only(path):
-    own = layer(path)
-    assert own is not None
-    for module in imports(path):
-        if module.split(".")[0] == "turnwise":
-            other = layer(as_file(module))
-            assert other is not None, f"{path} imports {module}, which is no part of the credit core"
-            assert other <= own, f"{path} imports {module}, which lies above it"
+def test_the_credit_core_needs_numpy_only():
+    outside = {
+        (path, module)
+        for path in {*CREDIT_FILES, "credit/entropy.py"} - {"base/shapes.py"}
+        for module in {module.split(".")[0] for module in imports(path)} - sys.stdlib_module_names
+    }
+    assert {(path, module) for path, module in outside if module not in {"turnwise"} | ALLOWED_OUTSIDE} == set()
+
+
+def test_credit_layers_import_downwards_only():
+    pairs = [(path, module, layer(path), layer(as_file(module))) for path, module in imported(CREDIT_FILES)]
+    assert [(path, module) for path, module, _, other in pairs if other is None] == [], "no part of the credit core"
+    assert [(path, module) for path, module, own, other in pairs if (other or 0) > (own or 0)] == [], "lies above it"
 
 
 # The rest of the package, lowest first; what stands in one line may import each other, and all that is above it.
@@ -129,27 +133,27 @@ def height(name: str) -> int:
     return found[0]
 
 
-@pytest.mark.parametrize("path", FILES)
-def test_layers_of_the_package_import_downwards_only(path):
-    own = path.split("/")[0].removesuffix(".py")
-    if path == "__init__.py":  # the public names
-        return
-    for module in imports(path):
-        if module.split(".")[0] == "turnwise":
-            assert height(folder(module)) <= height(own), f"{path} imports {module}, which lies above it"
+def test_layers_of_the_package_import_downwards_only():
+    inner = FILES.keys() - {"__init__.py"}  # which has the public names
+    assert [
+        (path, module)
+        for path, module in imported(inner)
+        if height(folder(module)) > height(path.split("/")[0].removesuffix(".py"))
+    ] == []
 
 
-@pytest.mark.parametrize("path", [path for path in FILES if path.split("/")[0] in CORE])
-def test_the_core_knows_no_environment_and_no_extension(path):
-    assert {folder(module) for module in imports(path) if module.startswith("turnwise.")} <= CORE
-    if path not in {"base/register.py", "base/moved.py"}:
-        assert not re.search(rf"turnwise\.({'|'.join(BEYOND)})\.\w+\.", FILES[path].read_text())
+def test_the_core_knows_no_environment_and_no_extension():
+    core = [path for path in FILES if path.split("/")[0] in CORE]
+    assert [(path, module) for path, module in imported(core) if folder(module) not in CORE | {"__init__"}] == []
+    named = re.compile(rf"turnwise\.({'|'.join(BEYOND)})\.\w+\.")
+    told = {"base/register.py", "base/moved.py"}
+    assert [path for path in core if path not in told and named.search(FILES[path].read_text())] == []
 
 
-@pytest.mark.parametrize("path", [path for path in FILES if path.startswith("worlds/")])
-def test_an_environment_knows_only_what_environments_are(path):
-    allowed = {"base", "credit", "environments", "worlds"}
-    assert {folder(module) for module in imports(path) if module.startswith("turnwise.")} <= allowed
+def test_an_environment_knows_only_what_environments_are():
+    allowed = {"base", "credit", "environments", "worlds", "__init__"}
+    worlds = [path for path in FILES if path.startswith("worlds/")]
+    assert [(path, module) for path, module in imported(worlds) if folder(module) not in allowed] == []
 
 
 def test_only_two_files_lie_beside_the_folders():
@@ -183,9 +187,8 @@ def test_a_method_is_named_only_where_it_is_defined_registered_or_documented():
     assert naming == ABOUT_AEM
 
 
-@pytest.mark.parametrize("path", FILES)
-def test_no_file_is_longer_than_400_lines(path):
-    assert len(FILES[path].read_text().splitlines()) <= 400
+def test_no_file_is_longer_than_400_lines():
+    assert [path for path, file in FILES.items() if len(file.read_text().splitlines()) > 400] == []
 
 
 def test_no_public_class_name_stands_in_two_files():
