@@ -152,8 +152,8 @@ def test_the_core_knows_no_environment_and_no_extension():
 
 def test_an_environment_knows_only_what_environments_are():
     allowed = {"base", "credit", "environments", "worlds", "__init__"}
-    worlds = [path for path in FILES if path.startswith("worlds/")]
-    assert [(path, module) for path, module in imported(worlds) if folder(module) not in allowed] == []
+    own = [path for path in FILES if path.startswith("worlds/")]
+    assert [(path, module) for path, module in imported(own) if folder(module) not in allowed] == []
 
 
 def test_only_two_files_lie_beside_the_folders():

@@ -108,9 +108,25 @@ def test_intervals_cover_the_exact_fidelity(name):
 def test_importance_is_the_mean_square_of_what_is_decided():
     truth = Truth(np.array([3.0, 1.0, 0.0, 2.0, 1.0, 1.0]), np.array([1.0, 0.0, 0.0, 0.0, 0.0, 0.0]))
     groups = Segments.from_lengths([2, 2, 2])
-    found = importance("x", np.array([1, 1, 0, 1, 0, 0], dtype=bool), truth, np.arange(6.0), groups)
+    found = importance("x", np.array([1, 1, 0, 1, 0, 0], dtype=bool), truth, np.arange(6.0), groups, {})
     assert found.square.value == pytest.approx((8 + 1 + 4) / 3)
     assert (found.share, found.alpha) == (0.5, pytest.approx(4 / 3))
+    assert found.fidelities is None
+
+
+def test_fidelity_of_one_kind_of_response_counts_these_alone():
+    groups, alpha_R = Segments.from_lengths([2, 2, 2]), np.ones(6)
+    truth = Truth(np.array([3.0, -1.0, 2.0, 4.0, -1.0, 1.0]), np.zeros(6))
+    early_R = np.array([1, 0, 1, 0, 1, 0], dtype=bool)
+    credit = {"all": truth.advantage_R, "early": np.where(early_R, truth.advantage_R, -truth.advantage_R)}
+    early, late = (importance("", of_R, truth, alpha_R, groups, credit).fidelities for of_R in (early_R, ~early_R))
+    assert early is not None
+    assert late is not None
+    assert [one.value for one in early.by_method.values()] == pytest.approx([1.0, 1.0])
+    assert [one.value for one in late.by_method.values()] == pytest.approx([1.0, -1.0])
+    assert (early.above_first["early"].value, late.above_first["early"].value) == pytest.approx((0.0, -2.0))
+    noisy = Truth(truth.advantage_R, np.where(early_R, 0.0, 20.0))
+    assert importance("", ~early_R, noisy, alpha_R, groups, credit).fidelities is None, "it may all be noise"
 
 
 def test_what_cannot_be_measured_is_said():

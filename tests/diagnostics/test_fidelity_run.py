@@ -22,7 +22,14 @@ from turnwise.lab.diagnostics import fidelity_run
 from turnwise.lab.diagnostics.fidelity import Fidelities, Importance
 from turnwise.lab.diagnostics.fidelity_gradient import Errors, compare_gradients
 from turnwise.lab.diagnostics.fidelity_run import FidelityOfRun, fidelity_method, measure_run
-from turnwise.lab.diagnostics.fidelity_show import as_json, critics_lines, fidelity_table, lacking_lines, verdict
+from turnwise.lab.diagnostics.fidelity_show import (
+    as_json,
+    critics_lines,
+    fidelity_table,
+    lacking_lines,
+    places_table,
+    verdict,
+)
 from turnwise.lab.diagnostics.stage import Stage
 from turnwise.lab.diagnostics.statistics import Interval
 from turnwise.lab.diagnostics.values import Truth, continue_histories, estimated_values, true_advantages
@@ -136,7 +143,7 @@ def test_the_breakdown_by_hand():
     batch, played = two_groups([0.1, 0.9, 0.2, 0.8, 0.3, 0.7, 0.4, 0.6], ["a", "b", "a", "c", "a", "a", "d", "e"])
     played[1].turns[1].valid = False
     truth = Truth(np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]), np.zeros(8))
-    kinds = {one.kind: one for one in fidelity_run._importance(batch, truth, played)}
+    kinds = {one.kind: one for one in fidelity_run._importance(batch, truth, played, {})}
     assert kinds["entropy, surest fifth"].square.value == pytest.approx((1 + 9) / 2)  # 0.1, 0.2
     assert kinds["entropy, most uncertain fifth"].square.value == pytest.approx((4 + 16) / 2)  # 0.9, 0.8
     assert kinds["entropy, surest fifth"].alpha > 1 > kinds["entropy, most uncertain fifth"].alpha
@@ -149,10 +156,10 @@ def test_the_breakdown_by_hand():
 def test_tied_entropies_stay_in_one_fifth_and_leave_the_ends_their_names():
     batch, played = two_groups([0.0, 0.0, 0.5, 0.6, 0.7, 0.8, 2.0, 2.0], list("abcdefgh"))
     truth = Truth(np.ones(8), np.zeros(8))
-    kinds = {one.kind: one for one in fidelity_run._importance(batch, truth, played)}
+    kinds = {one.kind: one for one in fidelity_run._importance(batch, truth, played, {})}
     assert kinds["entropy, surest fifth"].share == kinds["entropy, most uncertain fifth"].share == 2 / 8
     batch, played = two_groups([0.5] * 8, list("abcdefgh"))
-    kinds = [one.kind for one in fidelity_run._importance(batch, truth, played)]
+    kinds = [one.kind for one in fidelity_run._importance(batch, truth, played, {})]
     assert [kind for kind in kinds if kind.startswith("entropy")] == ["entropy, third fifth"]
 
 
@@ -162,7 +169,7 @@ def test_turns_are_told_apart_up_to_the_third_and_then_in_ranges_whose_ends_doub
     batch = Batch(Segments.from_lengths([2, 2]), Segments.from_lengths(lengths), [0.0] * 74, columns)
     played = [trajectory(number // 2, *[([1], [5])] * turns) for number, turns in enumerate(lengths)]
     truth = Truth(np.arange(74.0), np.zeros(74))
-    kinds = {one.kind: one for one in fidelity_run._importance(batch, truth, played) if one.kind.startswith("turn")}
+    kinds = {one.kind: one for one in fidelity_run._importance(batch, truth, played, {}) if one.kind.startswith("turn")}
     counts = {"turn 1": 4, "turn 2": 4, "turn 3": 4, "turns 4 to 6": 3 + 1 + 3, "turns 7 to 12": 1 + 6}
     counts |= {"turns 13 to 24": 12, "turns 25 to 48": 24, "turn 49 and later": 12}
     assert {name: one.share for name, one in kinds.items()} == pytest.approx({n: c / 74 for n, c in counts.items()})
@@ -190,7 +197,7 @@ def measured(**fields: Any) -> FidelityOfRun:
 )
 def test_the_verdict_on_aem_follows_from_the_intervals(surest, least_sure, said):
     ends = {"entropy, surest fifth": surest, "entropy, most uncertain fifth": least_sure}
-    found = [Importance(kind, 0.2, Interval(sum(at) / 2, *at), 1.0) for kind, at in ends.items() if at]
+    found = [Importance(kind, 0.2, Interval(sum(at) / 2, *at), 1.0, None) for kind, at in ends.items() if at]
     assert re.search(said, verdict(measured(importance=found)))
 
 
@@ -221,10 +228,24 @@ def test_methods_with_the_same_credit_are_one_row():
     assert [row[0] for row in fidelity_table(other)] == ["method", "rloo", "dr_grpo", "grpo"]
 
 
+def test_where_credit_is_close_to_the_truth_by_hand():
+    by_method = {"grpo": Interval(0.5, 0.4, 0.6), "gigpo": Interval(0.8, 0.7, 0.9)}
+    found = Fidelities(by_method, {"gigpo": Interval(0.3, 0.1, 0.5)})
+    credit = {"as:grpo": [1.0, 2.0], "as:gigpo": [3.0, -1.0]}
+    kinds = [Importance(kind, 0.2, Interval(1.0, 1.0, 1.0), 1.0, there) for kind, there in (("a", found), ("b", None))]
+    given = {"fidelities": found, "responses": pa.table(credit), "importance": kinds}
+    assert places_table(measured(**given)) == [
+        ("responses", "grpo", "gigpo - grpo"),
+        ("a", "0.500 [0.400, 0.600]", "+0.300 [+0.100, +0.500]"),
+    ]
+    equal = pa.table({"as:grpo": [1.0, 2.0], "as:gigpo": [1.0, 2.0]})
+    assert places_table(measured(**given | {"responses": equal})) == [], "nothing to compare"
+
+
 def test_the_interval_of_a_mean_square_does_not_go_below_0():
     batch, played = two_groups([0.1, 0.9, 0.2, 0.8, 0.3, 0.7, 0.4, 0.6], ["a", "b", "a", "c", "a", "a", "d", "e"])
     truth = Truth(np.array([9.0, 9.0, 9.0, 9.0, 0.1, 0.1, 0.1, 0.1]), np.zeros(8))
-    for one in fidelity_run._importance(batch, truth, played):
+    for one in fidelity_run._importance(batch, truth, played, {}):
         assert 0 <= one.square.low <= one.square.value < one.square.high
 
 

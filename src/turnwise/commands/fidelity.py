@@ -160,6 +160,7 @@ def _fidelity(options: argparse.Namespace) -> int:
         fidelity_table,
         importance_table,
         lacking_lines,
+        places_table,
         verdict,
     )
 
@@ -169,6 +170,7 @@ def _fidelity(options: argparse.Namespace) -> int:
         "first order. Neither measures learning."
     )
     page = [head, fidelity_table(found), *critics_lines(found), importance_table(found), verdict(found)]
-    page += lacking_lines(found)
+    places = places_table(found)
+    page += [*([places] if places else []), *lacking_lines(found)]
     write_responses(run / "analyses", found.responses)  # where the report looks, whatever --out
     return _tell(options, run, "fidelity", page, fidelity_figure(found), as_json(found))

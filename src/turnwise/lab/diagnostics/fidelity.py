@@ -41,6 +41,7 @@ class Importance:
     share: float  # share of all responses
     square: Interval  # mean squared true advantage
     alpha: float  # mean coefficient that modulation by entropy gives these responses
+    fidelities: Fidelities | None  # of each method on these responses alone; None if nothing is known to be decided
 
 
 def measure_fidelity(credit: Mapping[str, Float[np.ndarray, " R"]], truth: Truth, groups: Segments) -> Fidelities:
@@ -97,9 +98,11 @@ def with_intervals(found: Mapping[str, tuple[float, Float[np.ndarray, " G"]]]) -
     )
 
 
-def group_sums(advantage_R: Float[np.ndarray, " R"], truth: Truth, groups: Segments) -> Sums:
-    """Sum the products that make the cosine, by group."""
-    known_R = truth.known_R
+def group_sums(
+    advantage_R: Float[np.ndarray, " R"], truth: Truth, groups: Segments, of_R: np.ndarray | None = None
+) -> Sums:
+    """Sum the products that make the cosine, by group, over all responses or those of `of_R`, `[responses]` bool."""
+    known_R = truth.known_R if of_R is None else truth.known_R & of_R
     products = (advantage_R * truth.advantage_R, advantage_R**2, truth.square_R)
     return np.stack([groups.sum(np.where(known_R, product, 0.0)) for product in products], axis=1)
 
@@ -111,9 +114,14 @@ def cosine(totals: Float[np.ndarray, "... 3"]) -> np.ndarray:
 
 
 def importance(
-    kind: str, of_R: np.ndarray, truth: Truth, alpha_R: Float[np.ndarray, " R"], groups: Segments
+    kind: str,
+    of_R: np.ndarray,
+    truth: Truth,
+    alpha_R: Float[np.ndarray, " R"],
+    groups: Segments,
+    credit: Mapping[str, Float[np.ndarray, " R"]],
 ) -> Importance:
-    """Average the squared true advantage over one kind of response.
+    """Average the squared true advantage over one kind of response, and measure fidelity there.
 
     Args:
         kind: Name of the kind.
@@ -121,7 +129,10 @@ def importance(
         truth: True advantages.
         alpha_R: `[responses]` coefficients of modulation by entropy.
         groups: Segments of the responses, one per group; the unit of the interval.
+        credit: `[responses]` advantages by method, as in `measure_fidelity`.
     """
+    sums = {name: group_sums(advantage_R, truth, groups, of_R) for name, advantage_R in credit.items()}
+    decided = any(table[:, 2].sum() > 0.0 for table in sums.values())
     counted_R = of_R & truth.known_R
     square_G = groups.sum(np.where(counted_R, truth.square_R, 0.0))
     count_G = groups.sum(counted_R.astype(float))
@@ -132,6 +143,7 @@ def importance(
         float(of_R.mean()),
         jackknife_interval(value, without_G, len(groups)).within(0.0, np.inf),  # the mean of squares
         float(alpha_R[of_R].mean()),
+        compare(sums) if decided else None,
     )
 
 

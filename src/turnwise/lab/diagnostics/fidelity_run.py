@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import sys
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -210,7 +210,7 @@ def measure_run(
         len(found.starts),
         continuations,
         measure_fidelity(credit, truth, batch.group_responses),
-        _importance(batch, truth, trajectories),
+        _importance(batch, truth, trajectories, credit),
         int(np.isnan(return_HK).sum()),
         replays.diverged,
         int((~truth.known_R).sum()),
@@ -294,7 +294,9 @@ class _Kept:
             np.savez(file, returns=return_HK, actions=action_HK)
 
 
-def _importance(batch: Batch, truth: Truth, trajectories: Sequence[Trajectory]) -> list[Importance]:
+def _importance(
+    batch: Batch, truth: Truth, trajectories: Sequence[Trajectory], credit: Mapping[str, np.ndarray]
+) -> list[Importance]:
     """Break the true advantages down by what a method could know about a response."""
     entropy_R = batch.column("entropy", needed_by="the analysis")
     alpha_R = entropy_coefficient(batch)
@@ -305,7 +307,8 @@ def _importance(batch: Batch, truth: Truth, trajectories: Sequence[Trajectory]) 
     kinds += [(name, (first <= batch.turn_R) & (batch.turn_R < after)) for name, first, after in _turns()]
     kinds += [("valid", valid_R), ("invalid", ~valid_R)]
     kinds += [("state of several trajectories", recurs_R), ("state of one trajectory", ~recurs_R)]
-    return [importance(name, of_R, truth, alpha_R, batch.group_responses) for name, of_R in kinds if of_R.any()]
+    how = truth, alpha_R, batch.group_responses, credit
+    return [importance(name, of_R, *how) for name, of_R in kinds if of_R.any()]
 
 
 def _turns() -> Iterator[tuple[str, int, int]]:

@@ -14,6 +14,9 @@ from turnwise.lab.diagnostics.fidelity_record import equal_columns
 from turnwise.lab.diagnostics.fidelity_run import FIFTHS, PLAYS_ON, FidelityOfRun
 from turnwise.lab.diagnostics.statistics import Interval
 
+MOST = 4
+"""Methods that are compared by kind of response: more do not fit beside each other."""
+
 
 def fidelity_table(found: FidelityOfRun) -> list[tuple[str, ...]]:
     """Tabulate fidelity by method, best first, and the difference to the first method."""
@@ -66,6 +69,22 @@ def importance_table(found: FidelityOfRun) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [("responses", "share", "mean A*^2", "mean alpha")]
     for one in found.importance:
         rows.append((one.kind, f"{one.share:.0%}", one.square.text(4), f"{one.alpha:.3f}"))
+    return rows
+
+
+def places_table(found: FidelityOfRun) -> list[tuple[str, ...]]:
+    """Tabulate where credit is close to the truth: fidelity of the first method, and what others have above it.
+
+    Empty if more than `MOST` methods give different credit.
+    """
+    order = list(found.fidelities.by_method)
+    first, *others = sorted((min(same, key=order.index) for same in equal_methods(found)), key=order.index)
+    if not 1 <= len(others) < MOST:
+        return []
+    rows: list[tuple[str, ...]] = [("responses", first, *(f"{name} - {first}" for name in others))]
+    for one in found.importance:
+        if there := one.fidelities:
+            rows.append((one.kind, there.by_method[first].text(), *(_above(there, name) for name in others)))
     return rows
 
 
@@ -176,6 +195,7 @@ def as_json(found: FidelityOfRun) -> dict[str, Any]:
         "milliseconds": found.milliseconds,
         "importance": [
             {"kind": one.kind, "share": one.share, "square": dataclasses.asdict(one.square), "alpha": one.alpha}
+            | (both(one.fidelities, "fidelity") if one.fidelities and places_table(found) else {})
             for one in found.importance
         ],
         "gradient": gradient,
