@@ -140,24 +140,12 @@ def block(  # pyright: ignore[reportInconsistentOverload]
         def constructor(*args: P.args, **kwargs: P.kwargs) -> Transform:
             bound = bind(function.__name__, options, args, kwargs)  # a wrong option fails here, as the chain is built
             name = described(function.__name__, bound)
-
-            def update(credit_R: Credit, state: State, batch: Batch) -> tuple[Credit, State]:
-                result_R = function(credit_R, batch, *args, **kwargs)
-                if not (coefficient or scales or traced):
-                    return result_R, state
-                after_R = credit_R * result_R if coefficient or scales else result_R
-                if scales:  # 0.0 for a rejected response, and not -0.0
-                    after_R = credit_R if (result_R == 1.0).all() else after_R + 0.0
-                coefficient_R = result_R if coefficient else np.ones(len(credit_R))
-                before_R = credit_R if coefficient or traced else after_R  # no change to be reported
-                report(Traced(name, before_R, coefficient_R, after_R, scale_R=result_R if scales else None))
-                return after_R, state
-
+            how = {"name": name, "coefficient": coefficient, "scales": scales, "traced": traced}
             named = bound.arguments[needs_option] if needs_option else None
             columns = (named,) if isinstance(named, str) else tuple(named or ())
             return Transform(
                 name,
-                update,
+                functools.partial(_apply, lambda credit_R, batch: function(credit_R, batch, *args, **kwargs), **how),
                 needs=(
                     *(needs(bound.arguments) if callable(needs) else needs),
                     *(column for column in columns if column != "turn"),
@@ -171,6 +159,30 @@ def block(  # pyright: ignore[reportInconsistentOverload]
         return constructor
 
     return decorate if function is None else decorate(function)
+
+
+def _apply(
+    function: Callable[[Credit, Batch], Credit],
+    credit_R: Credit,
+    state: State,
+    batch: Batch,
+    *,
+    name: str,
+    coefficient: bool,
+    scales: bool,
+    traced: bool,
+) -> tuple[Credit, State]:
+    """Apply the function of a block, and report to the trace what a block of its kind reports."""
+    result_R = function(credit_R, batch)
+    if not (coefficient or scales or traced):
+        return result_R, state
+    after_R = credit_R * result_R if coefficient or scales else result_R
+    if scales:  # 0.0 for a rejected response, and not -0.0
+        after_R = credit_R if (result_R == 1.0).all() else after_R + 0.0
+    coefficient_R = result_R if coefficient else np.ones(len(credit_R))
+    before_R = credit_R if coefficient or traced else after_R  # no change to be reported
+    report(Traced(name, before_R, coefficient_R, after_R, scale_R=result_R if scales else None))
+    return after_R, state
 
 
 def chain(*transforms: Transform, name: str | None = None, gradient: Gradient | None = None) -> Transform:
@@ -189,17 +201,19 @@ def chain(*transforms: Transform, name: str | None = None, gradient: Gradient | 
         raise ConfigError("chain() needs at least one transform")
     check_transforms("chain", {f"part {number}": part for number, part in enumerate(transforms)}, Transform)
     name = name or f"chain({', '.join(part.name for part in transforms)})"
+    return _joint(name, functools.partial(_chained, transforms, name), transforms, gradient)
 
-    def update(credit_R: Credit, state: State, batch: Batch) -> tuple[Credit, State]:
-        states = state if state is not None else _initial(transforms)
-        after = []
-        for part, part_state in zip(transforms, states, strict=True):
-            credit_R, part_state = part.update(credit_R, part_state, batch)
-            batch.check_credit(credit_R, part.name if part.name == name else f"{part.name} in {name}")
-            after.append(part_state)
-        return credit_R, tuple(after)
 
-    return _joint(name, update, transforms, gradient)
+def _chained(
+    transforms: Sequence[Transform], name: str, credit_R: Credit, state: State, batch: Batch
+) -> tuple[Credit, State]:
+    states = state if state is not None else _initial(transforms)
+    after = []
+    for part, part_state in zip(transforms, states, strict=True):
+        credit_R, part_state = part.update(credit_R, part_state, batch)
+        batch.check_credit(credit_R, part.name if part.name == name else f"{part.name} in {name}")
+        after.append(part_state)
+    return credit_R, tuple(after)
 
 
 def mix(

@@ -172,20 +172,20 @@ def _most_varied(values: Float[np.ndarray, " n"], num_kept: int, lot: np.random.
     order = np.lexsort((lot.random(len(values)), values))
     ascending = values[order] - values.mean()  # a shift keeps the variance and improves precision
     num_top = np.arange(num_kept + 1)
-
-    def sums(powers: np.ndarray) -> np.ndarray:
-        """Sum the `num_top` largest and the `num_kept - num_top` smallest values, for each split."""
-        smallest = np.concatenate([[0.0], np.cumsum(powers[:num_kept])])
-        largest = np.concatenate([[0.0], np.cumsum(powers[::-1][:num_kept])])
-        return largest + smallest[::-1]
-
-    variance = sums(ascending**2) / num_kept - (sums(ascending) / num_kept) ** 2
+    variance = _sums(ascending**2, num_kept) / num_kept - (_sums(ascending, num_kept) / num_kept) ** 2
     best = np.flatnonzero(variance >= variance.max() - 1e-9 * np.square(ascending).max())  # equal up to rounding
     top = int(lot.choice(num_top[best]))
     kept = np.zeros(len(values), dtype=bool)
     kept[order[: num_kept - top]] = True
     kept[order[len(order) - top :]] = True
     return kept
+
+
+def _sums(powers: Float[np.ndarray, " n"], num_kept: int) -> Float[np.ndarray, " splits"]:
+    """Sum the `num_top` largest and the `num_kept - num_top` smallest values, for each `num_top` from 0 on."""
+    smallest = np.concatenate([[0.0], np.cumsum(powers[:num_kept])])
+    largest = np.concatenate([[0.0], np.cumsum(powers[::-1][:num_kept])])
+    return largest + smallest[::-1]
 
 
 RANK_COLUMNS = ("effective_rank", "rank_velocity", "rank_acceleration")
