@@ -14,7 +14,7 @@ import turnwise as tw
 PROMPTS = 128  # times 8 rollouts of 30 turns: 30,720 responses
 
 
-def best_ms(call, repeats: int = 5) -> float:
+def best_ms(call, repeats: int = 15) -> float:
     """Best of several runs: the least disturbed one."""
     result = float("inf")
     for _ in range(repeats):
