@@ -213,9 +213,14 @@ def fresh(statement: str) -> str:
     return done.stdout.strip()
 
 
-MODULES = {path: ".".join(("turnwise", *Path(path).with_suffix("").parts)).removesuffix(".__init__") for path in FILES}
-TO_OTHERS = ("integrations/trl", "integrations/verl")
-"""They need the package that they are made for."""
+MEASURED = sorted({f"turnwise.{place.partition(':')[0]}" for place in register.MEASURES.places.values()})
+ELSEWHERE = re.compile("integrations/(trl|verl)|__main__")
+"""They need the package that they are made for, or run at once."""
+MODULES = [
+    ".".join(("turnwise", *Path(path).with_suffix("").parts)).removesuffix(".__init__")
+    for path in FILES
+    if not ELSEWHERE.search(path)
+]
 FIRST = """
 import importlib, os, sys
 import torch, transformers, transformers.models.llama.modeling_llama, pyarrow, pydantic
@@ -228,21 +233,10 @@ for module in sys.argv[1:]:
 """
 
 
-@pytest.mark.parametrize(
-    "modules",
-    [
-        [place.partition(":")[0] for place in sorted(register.MEASURES.places.values())],
-        pytest.param(
-            [name for path, name in MODULES.items() if not path.startswith(TO_OTHERS) and "__main__" not in path],
-            marks=pytest.mark.slow,
-        ),
-    ],
-    ids=["measures", "all"],
-)
+@pytest.mark.parametrize("modules", [MEASURED, pytest.param(MODULES, marks=pytest.mark.slow)], ids=["measures", "all"])
 def test_any_module_may_be_imported_first(modules):
     """Registers import by name, so that the layers above do not show what waits for what."""
-    names = [name if name.startswith("turnwise") else f"turnwise.{name}" for name in dict.fromkeys(modules)]
-    done = subprocess.run([sys.executable, "-c", FIRST, *names], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", FIRST, *modules], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 

@@ -14,7 +14,7 @@ import turnwise as tw
 PROMPTS = 128  # times 8 rollouts of 30 turns: 30,720 responses
 
 
-def best_ms(call, repeats: int = 15) -> float:
+def best_ms(call, repeats: int = 5) -> float:
     """Best of several runs: the least disturbed one."""
     result = float("inf")
     for _ in range(repeats):
@@ -47,7 +47,7 @@ def test_a_batch_takes_at_most_30_ms():
 
 def test_aems_modulation_takes_at_most_4_ms(batch):
     modulate = tw.modulate_by_entropy()
-    assert best_ms(lambda: modulate.update(batch.reward_R, None, batch)) <= 4.0
+    assert best_ms(lambda: modulate.update(batch.reward_R, None, batch), repeats=15) <= 4.0
 
 
 def test_returns_gigpo_and_aem_take_at_most_40_ms(batch):

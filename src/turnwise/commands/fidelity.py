@@ -170,7 +170,8 @@ def _fidelity(options: argparse.Namespace) -> int:
         "first order. Neither measures learning."
     )
     page = [head, fidelity_table(found), *critics_lines(found), importance_table(found), verdict(found)]
-    places = places_table(found)
-    page += [*([places] if places else []), *lacking_lines(found)]
+    if places := places_table(found):
+        page.append(places)
+    page += lacking_lines(found)
     write_responses(run / "analyses", found.responses)  # where the report looks, whatever --out
     return _tell(options, run, "fidelity", page, fidelity_figure(found), as_json(found))

@@ -161,6 +161,7 @@ def block(  # pyright: ignore[reportInconsistentOverload]
     return decorate if function is None else decorate(function)
 
 
+# Functions of their own, not made for each block: the tests' type checks compile a function where it is defined.
 def _apply(
     function: Callable[[Credit, Batch], Credit],
     credit_R: Credit,
@@ -241,21 +242,28 @@ def mix(
             f"mix() got {len(transforms)} transforms and {len(weights)} weights; give one weight per transform"
         )
     name = name or f"mix({', '.join(part.name for part in transforms)}, weights={weights})"
+    return _joint(name, functools.partial(_mixed, transforms, weights, name), transforms, gradient)
 
-    def update(credit_R: Credit, state: State, batch: Batch) -> tuple[Credit, State]:
-        states = state if state is not None else _initial(transforms)
-        total_R, after, traces = np.zeros_like(credit_R), [], []
-        for part, part_state, weight in zip(transforms, states, weights, strict=True):
-            with tracing() as blocks:
-                part_R, part_state = part.update(credit_R, part_state, batch)
-            total_R = total_R + weight * batch.check_credit(part_R, f"{part.name} in {name}")
-            after.append(part_state)
-            traces.append((weight, part_R, blocks))
-        if is_traced():
-            report_mix(name, traces, total_R, batch.tokens)
-        return total_R, tuple(after)
 
-    return _joint(name, update, transforms, gradient)
+def _mixed(
+    transforms: Sequence[Transform],
+    weights: Sequence[float],
+    name: str,
+    credit_R: Credit,
+    state: State,
+    batch: Batch,
+) -> tuple[Credit, State]:
+    states = state if state is not None else _initial(transforms)
+    total_R, after, traces = np.zeros_like(credit_R), [], []
+    for part, part_state, weight in zip(transforms, states, weights, strict=True):
+        with tracing() as blocks:
+            part_R, part_state = part.update(credit_R, part_state, batch)
+        total_R = total_R + weight * batch.check_credit(part_R, f"{part.name} in {name}")
+        after.append(part_state)
+        traces.append((weight, part_R, blocks))
+    if is_traced():
+        report_mix(name, traces, total_R, batch.tokens)
+    return total_R, tuple(after)
 
 
 def method(

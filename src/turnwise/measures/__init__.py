@@ -25,6 +25,7 @@ _OWN: dict[str, Measure] = {
     for each in names.values()
     if isinstance(each, Measure)
 }
+# Those of extensions are looked up when they are asked for: their modules import this one.
 MEASURES: Mapping[str, Measure] = ChainMap(FURTHER, _OWN)  # pyright: ignore[reportArgumentType] (it is only read)
 """All measures by name. If two provide the same column, `update.scoring` selects one, or the last one is taken."""
 

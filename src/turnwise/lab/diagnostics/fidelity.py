@@ -98,11 +98,9 @@ def with_intervals(found: Mapping[str, tuple[float, Float[np.ndarray, " G"]]]) -
     )
 
 
-def group_sums(
-    advantage_R: Float[np.ndarray, " R"], truth: Truth, groups: Segments, of_R: np.ndarray | None = None
-) -> Sums:
-    """Sum the products that make the cosine, by group, over all responses or those of `of_R`, `[responses]` bool."""
-    known_R = truth.known_R if of_R is None else truth.known_R & of_R
+def group_sums(advantage_R: Float[np.ndarray, " R"], truth: Truth, groups: Segments) -> Sums:
+    """Sum the products that make the cosine, by group."""
+    known_R = truth.known_R
     products = (advantage_R * truth.advantage_R, advantage_R**2, truth.square_R)
     return np.stack([groups.sum(np.where(known_R, product, 0.0)) for product in products], axis=1)
 
@@ -131,11 +129,9 @@ def importance(
         groups: Segments of the responses, one per group; the unit of the interval.
         credit: `[responses]` advantages by method, as in `measure_fidelity`.
     """
-    sums = {name: group_sums(advantage_R, truth, groups, of_R) for name, advantage_R in credit.items()}
-    decided = any(table[:, 2].sum() > 0.0 for table in sums.values())
-    counted_R = of_R & truth.known_R
-    square_G = groups.sum(np.where(counted_R, truth.square_R, 0.0))
-    count_G = groups.sum(counted_R.astype(float))
+    there = Truth(np.where(of_R, truth.advantage_R, np.nan), truth.variance_R)
+    square_G = groups.sum(np.where(there.known_R, there.square_R, 0.0))
+    count_G = groups.sum(there.known_R.astype(float))
     without_G = (square_G.sum() - square_G) / np.maximum(count_G.sum() - count_G, 1.0)
     value = float(square_G.sum() / max(count_G.sum(), 1.0))
     return Importance(
@@ -143,7 +139,7 @@ def importance(
         float(of_R.mean()),
         jackknife_interval(value, without_G, len(groups)).within(0.0, np.inf),  # the mean of squares
         float(alpha_R[of_R].mean()),
-        compare(sums) if decided else None,
+        measure_fidelity(credit, there, groups) if credit and value > 0.0 else None,
     )
 
 

@@ -180,6 +180,7 @@ def as_json(found: FidelityOfRun) -> dict[str, Any]:
     def both(fidelities: Fidelities, name: str) -> dict[str, Any]:
         return {name: plain(fidelities.by_method), "minus_first": plain(fidelities.above_first)}
 
+    by_kind = bool(places_table(found))
     gradient = found.gradient and {
         **(both(found.gradient.fidelities, "fidelity") if found.gradient.fidelities else {}),
         "transfer": found.gradient.transfer and both(found.gradient.transfer, "transfer"),
@@ -195,7 +196,7 @@ def as_json(found: FidelityOfRun) -> dict[str, Any]:
         "milliseconds": found.milliseconds,
         "importance": [
             {"kind": one.kind, "share": one.share, "square": dataclasses.asdict(one.square), "alpha": one.alpha}
-            | (both(one.fidelities, "fidelity") if one.fidelities and places_table(found) else {})
+            | (both(one.fidelities, "fidelity") if one.fidelities and by_kind else {})
             for one in found.importance
         ],
         "gradient": gradient,
