@@ -1,27 +1,17 @@
-"""Limits of the credit core's processor time: six to seven times what it takes beside other work on two cores.
+"""Limits of the credit core's processor time, three to four times what it takes, in units of `timing.reference`.
 
-An idle machine is faster, see `benchmarks/results/credit-speed.md`; checks of argument types, which tests add, count.
+See `benchmarks/results/credit-speed.md` for times; checks of argument types, which tests add, count.
 """
 
 import functools
-import time
 
 import pytest
 from benchmarks.credit_speed import make_rows
 
 import turnwise as tw
+from tests.timing import in_references
 
 PROMPTS = 128  # times 8 rollouts of 30 turns: 30,720 responses
-
-
-def best_ms(call, repeats: int = 5) -> float:
-    """Best of several runs: the least disturbed one."""
-    result = float("inf")
-    for _ in range(repeats):
-        start = time.process_time()
-        call()
-        result = min(result, time.process_time() - start)
-    return 1e3 * result
 
 
 @functools.cache
@@ -40,19 +30,19 @@ def test_the_batch_is_as_large_as_announced(batch):
     assert batch.num_responses == 30_720
 
 
-def test_a_batch_takes_at_most_30_ms():
+def test_a_batch_takes_at_most_eight_references():
     rows = make_rows(PROMPTS)
-    assert best_ms(lambda: tw.Batch.from_arrays(**rows)) <= 30.0
+    assert in_references(lambda: tw.Batch.from_arrays(**rows)) <= 8.0
 
 
-def test_aems_modulation_takes_at_most_4_ms(batch):
+def test_aems_modulation_takes_at_most_one_reference(batch):
     modulate = tw.modulate_by_entropy()
-    assert best_ms(lambda: modulate.update(batch.reward_R, None, batch), repeats=15) <= 4.0
+    assert in_references(lambda: modulate.update(batch.reward_R, None, batch), repeats=15) <= 1.0
 
 
-def test_returns_gigpo_and_aem_take_at_most_40_ms(batch):
+def test_returns_gigpo_and_aem_take_at_most_ten_references(batch):
     method = tw.aem(tw.gigpo())
-    assert best_ms(lambda: method(batch)) <= 40.0
+    assert in_references(lambda: method(batch)) <= 10.0
 
 
 @pytest.mark.parametrize("make", [tw.aem, lambda: tw.aem(tw.gigpo())], ids=["aem on grpo", "aem on gigpo"])
@@ -60,4 +50,4 @@ def test_time_grows_linearly_with_the_responses(make):
     method, small, large = make(), batch_of(PROMPTS), batch_of(4 * PROMPTS)
     # 4 times the responses: 4 times the time, up to the logarithm of a sort and the cache; a quadratic method takes 16
     # times
-    assert best_ms(lambda: method(large)) <= 10.0 * best_ms(lambda: method(small))
+    assert in_references(lambda: method(large)) <= 10.0 * in_references(lambda: method(small))
