@@ -17,12 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from leaderboard_page import WHENS, as_lines, rounded, write_page
+from leaderboard_pool import kept_audit
 
 from turnwise.base.errors import ConfigError, TurnwiseError, did_you_mean
 from turnwise.base.files import write_text
 from turnwise.config import load_config
+from turnwise.lab.diagnostics.audit_show import audit_run
 from turnwise.lab.diagnostics.fidelity_run import fidelity_method, measure_run
-from turnwise.lab.diagnostics.fidelity_show import as_json
+from turnwise.lab.diagnostics.fidelity_show import as_json, equal_methods
 from turnwise.train.display import ConsoleDisplay
 from turnwise.train.folder import RunFolder
 from turnwise.train.loop import train
@@ -72,8 +74,8 @@ def read_plan(path: Path) -> dict[str, Any]:
     if "seeds" in plan:
         plan["environments"] = {
             f"{name}-{seed}": {**of, "settings": [*of["settings"], f"run.seed={seed}"]}
-            for seed in plan["seeds"]
             for name, of in plan["environments"].items()
+            for seed in plan["seeds"]
         }
     return plan
 
@@ -132,7 +134,9 @@ def play(plan: Mapping[str, Any], data: Path, runs: Path, names: Sequence[str]) 
                     on_turn=display.turn,
                     on_progress=lambda done, total, what=f"histories of {path.stem}": display.count(what, done, total),
                 )
-                write_text(path, as_lines(rounded({"groups": groups, **as_json(found)})) + "\n")
+                kept = {"groups": groups, **as_json(found), "equal": equal_methods(found)}
+                kept["audit"] = kept_audit(audit_run(found))
+                write_text(path, as_lines(rounded(kept)) + "\n")
         display.count("environments of the leaderboard", len(names), len(names))
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from leaderboard_pool import AUDITED, equal_in_all, pooled
 
 from turnwise.base.errors import ConfigError
 from turnwise.base.files import write_text
@@ -40,13 +41,29 @@ INTERVALS = {
     "transfer_minus_first": ("gradient", "transfer", "minus_first"),
     "drift": ("drift", "drift"),
     "drift_minus_first": ("drift", "minus_first"),
+    **{what: ("audit", what) for what in AUDITED},
 }
 """Where the data has the intervals that table.html shows."""
+SHOWN = {
+    "auroc": "AUROC",
+    "precision": "precision",
+    "rank_within": "rank within a trajectory",
+    "effective": "effective",
+}
+"""What README.md shows of an audit."""
+FEW = 6
+"""Most methods that are compared row by row on the page."""
+ONE_POLICY = (
+    "Each cell is one policy of one seed, of a tiny model.",
+    "Intervals are over a few groups, so most differences are not significant.",
+)
+SEVERAL_POLICIES = (
+    "Each cell is a few policies of a tiny model, and intervals are over them: most differences are not significant.",
+)
+"""What is said first of a plan without seeds, and of one with."""
 LIMITS = (
     "Fidelity is not learning: nothing here was trained with any method but GRPO.",
     "Entropy drift is a first-order rate in a table of independent states: shared weights are left out.",
-    "Each cell is one policy of one seed, of a tiny model.",
-    "Intervals are over a few groups, so most differences are not significant.",
     "Intervals are not corrected for the number of comparisons: of 40 comparisons without any difference, two exclude "
     "zero by chance, and four to six where rewards are rare, since intervals are too short there.",
     "Times are those of the credit alone, on one processor with a few hundred responses: not those of a training step.",
@@ -76,12 +93,24 @@ class Cell:
         found: Any = self.data
         for name in (*path, method):
             found = (found or {}).get(name)
-        return Interval(**found) if found and (path == ("fidelity",) or self.has_credit(method)) else None
+        of_any = path[0] == "audit" or path == ("fidelity",)
+        return Interval(**found) if found and (of_any or self.has_credit(method)) else None
 
     def has_credit(self, method: str) -> bool:
         """Return whether a method gave any credit: if not, nothing varies with the groups."""
         found = self.data.get("fidelity", {}).get(method)
         return not (found and found["low"] == found["high"] == 0)
+
+    def rows(self, methods: Sequence[str]) -> dict[str, str]:
+        """Return, by method, the name of its row: methods that gave every response the same credit share one.
+
+        Signals of an audit that are not credit, such as the policy's entropy, have rows of their own.
+        """
+        equal = [names for names in self.data.get("equal", ()) if set(names) <= set(methods)]
+        shared = {names[0]: " = ".join(names) for names in equal}
+        repeated = {name for names in equal for name in names[1:]}
+        signals = set((self.data.get("audit") or {}).get("auroc", {})) - set(methods)
+        return {name: shared.get(name, name) for name in [*methods, *sorted(signals)] if name not in repeated}
 
     def signal(self, method: str) -> Noise | None:
         """Return signal and noise of one group's gradient; None if fewer than two groups have a gradient."""
@@ -117,19 +146,28 @@ def write_page(plan: Mapping[str, Any], folder: Path) -> None:
     Raises:
         ConfigError: There is no data.
     """
-    cells = [
+    measured = [
         Cell(name, when, json.loads(path.read_text(encoding="utf-8")))
         for name in plan["environments"]
         for when in WHENS
         if (path := folder / "data" / f"{name}-{when}.json").exists()
     ]
-    if not cells:
+    if not measured:
         raise ConfigError(f"{folder / 'data'} has no data; run without --page to make it")
-    write_text(folder / "README.md", page_as_markdown(page(plan, cells)))
+    cells = over_seeds(measured) if "seeds" in plan else measured
+    write_text(folder / "README.md", page_as_markdown(page(plan, cells, measured)))
     write_text(folder / "table.html", sortable(plan, cells))
     write_text(folder / "counts.csv", as_csv(told_apart(plan, cells)))
     if "show" in plan:
         write_text(folder / "differences.csv", as_csv(differences(plan, cells)))
+
+
+def over_seeds(measured: Sequence[Cell]) -> list[Cell]:
+    """Pool the policies of each environment at each time; one policy alone says nothing of others."""
+    policies: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for cell in measured:
+        policies.setdefault((cell.environment.rpartition("-")[0], cell.when), []).append(cell.data)
+    return [Cell(*place, pooled(data)) for place, data in policies.items() if len(data) > 1]
 
 
 def as_csv(table: Table) -> str:
@@ -146,18 +184,19 @@ def sortable(plan: Mapping[str, Any], cells: Sequence[Cell]) -> str:
     told: list[dict[str, Any]] = []
     for cell in cells:
         methods: dict[str, dict[str, Any]] = {}
-        for method in plan["methods"]:
+        for method, row in cell.rows(plan["methods"]).items():
             found = {key: cell.interval(method, *path) for key, path in INTERVALS.items()}
             signal = cell.signal(method)
             numbers = {key: [one.value, one.low, one.high] if one else None for key, one in found.items()}
             times = {"time": cell.time(method, first), "milliseconds": cell.milliseconds(method)}
             numbers |= {"signal": list(signal.share) if signal else None, **times}
-            if numbers["fidelity"]:
+            if any(numbers.values()):
                 numbers["fidelity"] = numbers["fidelity"] if cell.has_credit(method) else None
-                methods[method] = {key: one for key, one in rounded(numbers).items() if one}
-                tokens = cell.data.get("extra_tokens", {}).get(method, 0.0 if free[method] else None)
-                methods[method]["tokens"] = tokens if tokens is None else round(tokens, 1)
-        about = {key: cell.data[key] for key in ("step", "success", "groups", "histories", "continuations")}
+                methods[row] = {key: one for key, one in rounded(numbers).items() if one}
+                tokens = cell.data.get("extra_tokens", {}).get(method, 0.0 if free.get(method) else None)
+                methods[row]["tokens"] = tokens if tokens is None else round(tokens, 1)
+        about = {key: round(cell.data[key]) for key in ("step", "groups", "histories", "continuations")}
+        about |= {"policies": cell.data.get("policies", 1), "success": round(cell.data["success"], DIGITS)}
         told.append({"environment": cell.environment, "when": cell.when, **about, "methods": methods})
     data = as_lines({"first": first, "whens": WHENS, "cells": told}).replace("</", "<\\/")
     limits = "\n".join(wrapped(f"  <li>{html.escape(text)}</li>") for text in limits_of(plan))
@@ -168,6 +207,7 @@ def sortable(plan: Mapping[str, Any], cells: Sequence[Cell]) -> str:
         "TITLE": html.escape(plan.get("title", TITLE)),
         "ABOUT": about,
         "COMMAND": wrapped(html.escape(plan["command"])),
+        "UNITS": units(plan),
     }
     for mark, text in texts.items():
         form = form.replace(mark, text)
@@ -176,7 +216,12 @@ def sortable(plan: Mapping[str, Any], cells: Sequence[Cell]) -> str:
 
 def limits_of(plan: Mapping[str, Any]) -> list[str]:
     """Return what the numbers of a plan do not say."""
-    return [*LIMITS, *plan.get("limits", [])]
+    return [*(SEVERAL_POLICIES if "seeds" in plan else ONE_POLICY), *LIMITS, *plan.get("limits", [])]
+
+
+def units(plan: Mapping[str, Any]) -> str:
+    """Return what the intervals of a plan's page are over."""
+    return "policies" if "seeds" in plan else "groups"
 
 
 def as_lines(value: Any) -> str:
@@ -188,10 +233,10 @@ def as_lines(value: Any) -> str:
     return json.dumps(value, allow_nan=False)
 
 
-def page(plan: Mapping[str, Any], cells: Sequence[Cell]) -> Page:
-    """Compose the page."""
+def page(plan: Mapping[str, Any], cells: Sequence[Cell], measured: Sequence[Cell]) -> Page:
+    """Compose the page from cells, and from what was `measured` of each policy."""
     first, docs = plan["methods"][0], plan.get("docs", "..")
-    missing = [name for name in plan["environments"] if name not in {cell.environment for cell in cells}]
+    missing = [name for name in plan["environments"] if name not in {cell.environment for cell in measured}]
     lacking = f" Not measured yet: {', '.join(missing)}." if missing else ""
     counted = told_apart(plan, cells)
     parts: list[str | Table] = [
@@ -202,19 +247,29 @@ def page(plan: Mapping[str, Any], cells: Sequence[Cell]) -> Page:
         "**[Every number, in a table that sorts and filters](table.html)**; open it in a clone, it needs no network. "
         f"`{plan['command']}` plays what is missing and writes this page; `--page` writes it from `data` alone.",
         f"## Against {first}",
-        f"In how many of {len(cells)} cells (an environment at one point in training) the 95 % interval of the "
-        f"difference from {first}, paired by group, lies above or below zero ([also of the gradient](counts.csv)). "
+        f"In how many of {len(cells)} cells (an environment at one point in training) the 95 % interval over "
+        f"{units(plan)} of the difference from {first} lies above or below zero ([also of the gradient](counts.csv)). "
         "`+peers` and `+visits` are [critics that see the group]"
         f"({docs}/tutorials/03-a-critic-for-turns.md#3-a-critic-in-a-recipe).",
-        joined(counted),
+        joined(counted, equal_in_all([cell.data.get("equal", ()) for cell in cells]) if cells else []),
     ]
-    if "seeds" in plan:
+    if found := finding(plan, cells):
+        parts += [
+            "## Finding the turns that matter",
+            "A turn has an effect if what follows it differs from what follows other actions, by executed replay "
+            f"([how]({docs}/how-to/fidelity.md)). AUROC is the probability that a turn with an effect has the larger "
+            "credit, by size, than one without; chance is 0.5. Precision is the share with an effect among the tenth "
+            "of turns with the largest credit. Means are over cells; above and below count the cells whose interval "
+            "of the AUROC excludes chance.",
+            found,
+        ]
+    if "seeds" in plan and len(plan["methods"]) <= FEW:
         parts += [
             "## Over policies",
             "Mean fidelity over policies of several seeds, and the mean difference with its 95 % interval over them, "
             "the wider of bootstrap and Student's t at each end. p is Student's, after Holm over all rows. A policy "
             "counts where fidelity could be measured; a method without credit has 0.",
-            over_policies(plan, cells),
+            over_policies(plan, measured),
         ]
     if "show" in plan:
         parts += [f"[{plan['show']} minus {first} in every cell](differences.csv)."]
@@ -225,13 +280,28 @@ def page(plan: Mapping[str, Any], cells: Sequence[Cell]) -> Page:
     return [*parts, "## What it does not say", " ".join(limits)]
 
 
-def joined(counted: Table) -> Table:
-    """Join methods that are equally often above and below the first into one row."""
+def joined(counted: Table, equal: Sequence[Sequence[str]] = ()) -> Table:
+    """Join methods that are equally often above and below the first into one row; `equal` ones have the same credit."""
     (_, above, below, *_), *rows = counted
-    methods: dict[tuple[str, str], list[str]] = {}
+    same = {name: " = ".join(f"`{each}`" for each in names) for names in equal for name in names}
+    methods: dict[tuple[str, str], dict[str, None]] = {}
     for method, more, less, *_ in rows:
-        methods.setdefault((more, less), []).append(f"`{method}`")
+        methods.setdefault((more, less), {})[same.get(method, f"`{method}`")] = None
     return [("method", above, below), *((", ".join(names), *counts) for counts, names in methods.items())]
+
+
+def finding(plan: Mapping[str, Any], cells: Sequence[Cell]) -> Table:
+    """Tabulate how well each credit, and each other signal, finds the turns with an effect; empty without an audit."""
+    names = dict.fromkeys(name for cell in cells for name in cell.rows(plan["methods"]))
+    rows = []
+    for name in names:
+        found = {what: [one for cell in cells if (one := cell.interval(name, "audit", what))] for what in SHOWN}
+        if aurocs := found["auroc"]:
+            counts = sum(one.low > 0.5 for one in aurocs), sum(one.high < 0.5 for one in aurocs)
+            means = [f"{np.mean([one.value for one in of]):.2f}" if of else "-" for of in found.values()]
+            rows.append((f"`{name}`", *means, *map(str, counts), str(len(aurocs))))
+    rows.sort(key=lambda row: row[1], reverse=True)
+    return [("credit", *SHOWN.values(), "above chance", "below", "cells"), *rows] if rows else []
 
 
 def told_apart(plan: Mapping[str, Any], cells: Sequence[Cell]) -> Table:
