@@ -231,6 +231,9 @@ def test_a_critic_learns_from_other_groups_what_histories_are_worth(tmp_path, mo
     assert found.fidelities.by_method["gae"] != found.fidelities.by_method["gae+peers"]
     by_method = {name: interval.value for name, interval in found.fidelities.by_method.items()}
     assert by_method["gae(decay=0.0)+visits"] > by_method["gae+visits"] + 0.05, "with good values, the rest is noise"
+    fewer = measure_run(folder, ["grpo", "gae"], step=0, groups=8, continuations=24, critic_groups=1)
+    assert asked[2:] == [(8, {}), (1, {"after": 8})]
+    assert fewer.explained["state"] < found.explained["state"] - 0.05, "a critic of one group knows less"
 
 
 def test_a_critic_needs_other_tasks_and_a_method_that_reads_it(run, monkeypatch):

@@ -59,6 +59,12 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--groups", type=count, default=24, help="groups to play; default: 24")
     parser.add_argument("--continuations", type=count, default=12, help="continuations per history; default: 12")
+    parser.add_argument(
+        "--critic-groups",
+        type=count,
+        metavar="N",
+        help="other groups that critics learn from, such as those of one step; default: four per measured group",
+    )
     parser.add_argument("--step", type=int, help="step of the checkpoint; default: the last")
     parser.add_argument(
         "--seed", type=natural, default=0, help="seed of tasks, trajectories and continuations; default: 0"
@@ -96,6 +102,7 @@ def _measure(options: argparse.Namespace, **further: Any) -> tuple[Path, Any, st
             step=options.step,
             groups=options.groups,
             continuations=options.continuations,
+            critic_groups=options.critic_groups,
             seed=options.seed,
             device=use_device(config.run),
             play=play if options.log else None,

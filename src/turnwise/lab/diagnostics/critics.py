@@ -29,7 +29,7 @@ SEES = {
 }
 """What a method's critic sees, by the suffix of the method's name: in words, and as settings of `[critic]`."""
 FURTHER = 4
-"""Groups that a critic learns from, per measured group."""
+"""Groups that a critic learns from, per measured group, unless a number is asked for."""
 
 
 def split_sight(name: str) -> tuple[str, str]:
@@ -61,7 +61,9 @@ def check_others(stage: Stage, groups: int) -> None:
         )
 
 
-def learn_critics(stage: Stage, plan: Plan, ends: Iterable[str], *, groups: int, seed: int) -> dict[str, ValueTerm]:
+def learn_critics(
+    stage: Stage, plan: Plan, ends: Iterable[str], *, groups: int, seed: int, others: int | None = None
+) -> dict[str, ValueTerm]:
     """Train critics with different inputs on the same trajectories; returns them by what they see.
 
     Args:
@@ -70,8 +72,9 @@ def learn_critics(stage: Stage, plan: Plan, ends: Iterable[str], *, groups: int,
         ends: What each sees, a key of `SEES`.
         groups: Number of groups measured with the same seed; the critics learn from others.
         seed: Seed of tasks and draws.
+        others: Number of other groups that the critics learn from; default: `FURTHER` per measured group.
     """
-    trajectories, _ = stage.play_groups(FURTHER * groups, seed, after=groups)
+    trajectories, _ = stage.play_groups(others or FURTHER * groups, seed, after=groups)
     critics = {}
     for end in ends:
         settings = RidgeCriticConfig(target="return", **SEES[end][1])

@@ -103,6 +103,7 @@ def measure_run(
     device: torch.device | None = None,
     gradient: bool = False,
     alternatives: int = 1,
+    critic_groups: int | None = None,
     play: Play | None = None,
     on_turn: OnTurn = None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
@@ -125,6 +126,7 @@ def measure_run(
         device: Device of the policy; default: the CPU.
         gradient: Whether to compare policy gradients too: one backward pass per response.
         alternatives: Distinct other actions without which a response has no effect; see `effects`.
+        critic_groups: Number of other groups that critics learn from; default: four per measured group.
         play: Gives the trajectories to measure, and the task of each group, such as those of a log; default: the policy
             plays `groups` groups. The policy continues from them in any case.
         on_turn: Called after every turn of the groups, with the number of live episodes and of all.
@@ -159,7 +161,8 @@ def measure_run(
                 "choose a run, or a log, on more tasks, whose environment works"
             )
         sights = sorted({split_sight(name)[1] for name, method in chosen.items() if needs_critic(method)})
-        critics = learn_critics(stage, plan, sights, groups=groups, seed=seed) if sights else {"": None}
+        learn = {"groups": groups, "seed": seed, "others": critic_groups}
+        critics = learn_critics(stage, plan, sights, **learn) if sights else {"": None}
         batches, sequences = stage.measure_with(plan, trajectories, critics)
         batch = next(iter(batches.values()))
         found = Histories.of(trajectories, tasks)
