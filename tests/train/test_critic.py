@@ -59,6 +59,20 @@ def test_ridge_fits_the_last_steps_and_forgets_the_others():
         np.testing.assert_array_equal(one, other)
 
 
+def test_a_prior_of_groups_is_a_penalty_that_falls_with_the_groups_remembered():
+    generator = np.random.default_rng(0)
+    steps = [(generator.normal(size=(30, 4)), generator.normal(size=30), groups) for groups in (4, 6, 2)]
+    prior, first, last = Ridge(2, 99.0, prior_groups=2.0), Ridge(2, 2.0 / 4), Ridge(2, 2.0 / 8)
+    for number, step in enumerate(steps):
+        found, *fixed = (ridge.fit(*step) for ridge in (prior, first, last))
+        if number != 1:  # 4 groups, then 6 and 2 since the first step is forgotten
+            np.testing.assert_array_equal(found[0], fixed[number // 2][0])
+    again = Ridge(2, 99.0, prior_groups=2.0)
+    again.load_state_dict(prior.state_dict())
+    np.testing.assert_array_equal(again.fit(*steps[0])[0], prior.fit(*steps[0])[0])
+    again.load_state_dict(prior.state_dict()["moments"])  # as older checkpoints have it
+
+
 def test_ridge_of_equal_states_is_the_mean():
     weight, bias = Ridge(steps=1, penalty=0.01).fit(np.ones((5, 3)), np.arange(1.0, 6.0))
     np.testing.assert_allclose([*weight, bias], [0, 0, 0, 3.0], atol=1e-9)
@@ -171,7 +185,7 @@ def test_a_critic_that_sees_the_group_learns_what_it_tells_and_a_state_alone_doe
         critic = Critic(color_policy(), settings, ("value",), seed=0)
         read = join_beside(hidden, beside[:, :sees]) if sees else hidden
         for number, target in enumerate((of_peers, of_peers + of_visits)):
-            critic.fit("value", read.numpy(), target.numpy())
+            critic.fit("value", read.numpy(), target.numpy(), 1)
             critic.ridge["value"].load_state_dict([])
             left[sees, number] = (critic.measure("value", read) - target).var() / target.var()
     assert max(left[1, 0], left[4, 0], left[4, 1]) < 1e-3 < 0.1 < min(left[0, 0], left[0, 1], left[1, 1])
@@ -183,7 +197,7 @@ def test_values_on_the_states_of_the_engine_are_those_of_a_pass():
     trajectories = play(LocalEngine(policy.model), tasks, FixedLength, group_size=3)
     critic = Critic(policy, CriticConfig(kind="ridge", peers=True), ("value",), seed=0)
     generator = np.random.default_rng(0)
-    critic.fit("value", generator.normal(size=(100, 33)).astype(np.float32), generator.normal(size=100))
+    critic.fit("value", generator.normal(size=(100, 33)).astype(np.float32), generator.normal(size=100), 1)
     values = {}
     for known in (True, False):
         for turn in [turn for each in trajectories for turn in each.turns]:
@@ -244,7 +258,7 @@ def test_a_critic_learns_what_hidden_states_tell(settings):
     hidden = generator.normal(size=(200, 16)).astype(np.float32)
     target = hidden[:, 0] - 0.5 * hidden[:, 3] + 2.0
     if critic.optimizer is None:
-        critic.fit("value", hidden, target)
+        critic.fit("value", hidden, target, 1)
     for _ in range(0 if critic.optimizer is None else 200):
         critic.network.zero_grad()
         ((critic.estimate("value", torch.from_numpy(hidden)) - torch.from_numpy(target)) ** 2).mean().backward()

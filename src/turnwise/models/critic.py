@@ -37,36 +37,45 @@ class Ridge:
         steps: Steps to remember.
         penalty: Penalty per example, relative to the mean variance of a feature.
         blocks: Number of features in each block of features in one unit; default: all are one block.
+        prior_groups: If given, the penalty is `prior_groups / groups`, with the number of groups that are remembered.
+            Responses of a group share task and outcomes, so that groups, not examples, are what weights are known by.
     """
 
-    def __init__(self, steps: int, penalty: float, blocks: Sequence[int] = ()):
+    def __init__(self, steps: int, penalty: float, blocks: Sequence[int] = (), prior_groups: float | None = None):
         self._moments: deque[np.ndarray] = deque(maxlen=steps)
-        self._penalty, self._blocks = penalty, blocks
+        self._groups: deque[int] = deque(maxlen=steps)
+        self._penalty, self._blocks, self._prior_groups = penalty, blocks, prior_groups
 
     def fit(
-        self, hidden: Float[np.ndarray, "examples size"], target: Float[np.ndarray, " examples"]
+        self, hidden: Float[np.ndarray, "examples size"], target: Float[np.ndarray, " examples"], groups: int = 1
     ) -> tuple[Float[np.ndarray, " size"], float]:
-        """Remember the examples of a step, and return weights and bias fitted to all remembered steps."""
+        """Remember the examples of a step's groups, and return weights and bias fitted to all remembered steps."""
         extended = np.column_stack([hidden, target, np.ones(len(target))]).astype(np.float64)
         self._moments.append(extended.T @ extended)
+        self._groups.append(groups)
+        penalty = self._penalty if self._prior_groups is None else self._prior_groups / sum(self._groups)
         total = np.sum(self._moments, axis=0)
         num, size = total[-1, -1], len(total) - 2
         mean = total[-1, :-1] / num
         covariance = total[:-1, :-1] / num - np.outer(mean, mean)
         blocks = Segments.from_lengths(self._blocks or [size])
         scale = np.maximum(blocks.broadcast(blocks.mean(np.diag(covariance)[:size])), 1e-12)
-        penalised = covariance[:size, :size] + self._penalty * np.diag(scale)
+        penalised = covariance[:size, :size] + penalty * np.diag(scale)
         weight = np.linalg.solve(penalised, covariance[:size, size])
         return weight, float(mean[size] - weight @ mean[:size])
 
-    def state_dict(self) -> list[np.ndarray]:
-        """Return the moments of the remembered steps."""
-        return list(self._moments)
+    def state_dict(self) -> dict[str, Any]:
+        """Return the moments of the remembered steps, and their numbers of groups."""
+        return {"moments": list(self._moments), "groups": list(self._groups)}
 
-    def load_state_dict(self, state: Sequence[Any]) -> None:
-        """Restore the moments that `state_dict` returned."""
+    def load_state_dict(self, state: Mapping[str, Any] | Sequence[Any]) -> None:
+        """Restore what `state_dict` returned; folders of before 2026-11-28 have the moments alone."""
+        old = {"moments": state, "groups": [1] * len(state)}
+        found: Mapping[str, Any] = state if isinstance(state, Mapping) else old
         self._moments.clear()
-        self._moments.extend(np.asarray(moments) for moments in state)
+        self._moments.extend(np.asarray(moments) for moments in found["moments"])
+        self._groups.clear()
+        self._groups.extend(int(number) for number in found["groups"])
 
 
 class ValueNetwork(torch.nn.Module):
@@ -147,7 +156,8 @@ class Critic:
         else:
             self.network.requires_grad_(False)
         if isinstance(settings, RidgeCriticConfig):
-            self.ridge = {column: Ridge(settings.memory, settings.penalty, blocks) for column in self.columns}
+            prior = settings.prior_groups
+            self.ridge = {column: Ridge(settings.memory, settings.penalty, blocks, prior) for column in self.columns}
         self._steps = 0
 
     @property
@@ -206,9 +216,9 @@ class Critic:
                     old.lerp_(new, rate)
         return norm
 
-    def fit(self, column: str, hidden: np.ndarray, target: np.ndarray) -> None:
+    def fit(self, column: str, hidden: np.ndarray, target: np.ndarray, groups: int) -> None:
         """Remember a step and fit ridge regression to all remembered steps, for values of the next step."""
-        weight, bias = self.ridge[column].fit(hidden, target)
+        weight, bias = self.ridge[column].fit(hidden, target, groups)
         (head,) = self.network.heads[column]  # pyright: ignore[reportGeneralTypeIssues]
         with torch.no_grad():
             head.weight.copy_(torch.from_numpy(weight))

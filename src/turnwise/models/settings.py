@@ -238,6 +238,9 @@ class RidgeCriticConfig(CriticConfig, kind="ridge"):
     """Number of past steps to fit."""
     penalty: float = pydantic.Field(default=1e-2, gt=0)
     """Penalty, relative to the mean variance of a hidden unit."""
+    prior_groups: float | None = pydantic.Field(default=None, gt=0)
+    """Instead of `penalty`: number of groups that the penalty counts as. The fewer are remembered, the closer values
+    stay to the mean."""
     peers: bool = False
     """Regress also on the mean return of the group's other trajectories, which says how hard the task is, and on its
     products with the hidden states (docs/decisions/0047-a-critic-may-look-at-the-group.md)."""

@@ -191,7 +191,7 @@ class ValueTerm:
             known = known & self._has_ended(column, step)
             metrics |= _metrics(column, old[known], target[known])
             if critic.settings.kind == "ridge" and known.any():
-                critic.fit(column, self.values.hidden[column][known], target[known])
+                critic.fit(column, self.values.hidden[column][known], target[known], step.batch.num_groups)
             weight = known * (step.mini_batches / (max(1, known.sum()) * len(critic.columns)))
             target = np.where(known, target, 0.0)
             parts.append((column, self.values.places[column], *map(as_tensor, (old, target, weight))))

@@ -66,6 +66,8 @@ def learn_critics(
 ) -> dict[str, ValueTerm]:
     """Train critics with different inputs on the same trajectories; returns them by what they see.
 
+    Their penalty is that of the run's critic, if it has one of this kind.
+
     Args:
         stage: Plays them.
         plan: Measures, which say what the critics estimate.
@@ -76,8 +78,10 @@ def learn_critics(
     """
     trajectories, _ = stage.play_groups(others or FURTHER * groups, seed, after=groups)
     critics = {}
+    own = stage.config.critic
+    fit = own.model_dump(include={"penalty", "prior_groups"}) if isinstance(own, RidgeCriticConfig) else {}
     for end in ends:
-        settings = RidgeCriticConfig(target="return", **SEES[end][1])
+        settings = RidgeCriticConfig(target="return", **fit, **SEES[end][1])
         critics[end] = ValueTerm(Critic(stage.policy, settings, critic_columns(settings, plan), seed=seed))
     needs = {"a critic": [column for critic in critics.values() for column in critic.needs]}
     batches, _ = stage.measure_with(stage.plan(needs, models=["critic"]), trajectories, critics)
