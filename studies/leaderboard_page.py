@@ -48,9 +48,9 @@ SHOWN = {
     "auroc": "AUROC",
     "precision": "precision",
     "rank_within": "rank within a trajectory",
-    "effective": "effective",
+    "effective": "effective sample",
 }
-"""What README.md shows of an audit."""
+"""What audit.csv shows of an audit."""
 FEW = 6
 """Most methods that are compared row by row on the page."""
 ONE_POLICY = (
@@ -60,7 +60,7 @@ ONE_POLICY = (
 SEVERAL_POLICIES = (
     "Each cell is a few policies of a tiny model, and intervals are over them: most differences are not significant.",
 )
-"""What is said first of a plan without seeds, and of one with."""
+"""The first limits of a plan without seeds, and of one with seeds."""
 LIMITS = (
     "Fidelity is not learning: nothing here was trained with any method but GRPO.",
     "Entropy drift is a first-order rate in a table of independent states: shared weights are left out.",
@@ -106,11 +106,11 @@ class Cell:
 
         Signals of an audit that are not credit, such as the policy's entropy, have rows of their own.
         """
-        equal = [names for names in self.data.get("equal", ()) if set(names) <= set(methods)]
-        shared = {names[0]: " = ".join(names) for names in equal}
-        repeated = {name for names in equal for name in names[1:]}
-        signals = set((self.data.get("audit") or {}).get("auroc", {})) - set(methods)
-        return {name: shared.get(name, name) for name in [*methods, *sorted(signals)] if name not in repeated}
+        return rows_of([*methods, *self.signals(methods)], self.data.get("equal", ()))
+
+    def signals(self, methods: Sequence[str]) -> list[str]:
+        """Return the signals of the audit that are not credit."""
+        return sorted(set((self.data.get("audit") or {}).get("auroc", {})) - set(methods))
 
     def signal(self, method: str) -> Noise | None:
         """Return signal and noise of one group's gradient; None if fewer than two groups have a gradient."""
@@ -129,6 +129,14 @@ class Cell:
         """Return the time of a method's credit per 1,000 responses: the best, the best again, and the worst round."""
         times = (self.data.get("milliseconds") or {}).get(method)
         return [min(times), min(times), max(times)] if times else None
+
+
+def rows_of(names: Sequence[str], equal: Sequence[Sequence[str]]) -> dict[str, str]:
+    """Return, by first name, each row's name, such as "a = b"; those of an entry of `equal` share one."""
+    shared = [[name for name in entry if name in names] for entry in equal]
+    rows = {entry[0]: " = ".join(entry) for entry in shared if entry}
+    repeated = {name for entry in shared for name in entry[1:]}
+    return {name: rows.get(name, name) for name in names if name not in repeated}
 
 
 def rounded(value: Any) -> Any:
@@ -158,16 +166,24 @@ def write_page(plan: Mapping[str, Any], folder: Path) -> None:
     write_text(folder / "README.md", page_as_markdown(page(plan, cells, measured)))
     write_text(folder / "table.html", sortable(plan, cells))
     write_text(folder / "counts.csv", as_csv(told_apart(plan, cells)))
+    if found := finding(plan, cells):
+        write_text(folder / "audit.csv", as_csv(found))
     if "show" in plan:
         write_text(folder / "differences.csv", as_csv(differences(plan, cells)))
 
 
 def over_seeds(measured: Sequence[Cell]) -> list[Cell]:
     """Pool the policies of each environment at each time; one policy alone says nothing of others."""
-    policies: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    policies = by_place(measured)
+    return [Cell(*place, pooled([one.data for one in of])) for place, of in policies.items() if len(of) > 1]
+
+
+def by_place(measured: Sequence[Cell]) -> dict[tuple[str, str], list[Cell]]:
+    """Return the policies of each environment, whose names end in a seed, at each time."""
+    policies: dict[tuple[str, str], list[Cell]] = {}
     for cell in measured:
-        policies.setdefault((cell.environment.rpartition("-")[0], cell.when), []).append(cell.data)
-    return [Cell(*place, pooled(data)) for place, data in policies.items() if len(data) > 1]
+        policies.setdefault((cell.environment.rpartition("-")[0], cell.when), []).append(cell)
+    return policies
 
 
 def as_csv(table: Table) -> str:
@@ -251,18 +267,13 @@ def page(plan: Mapping[str, Any], cells: Sequence[Cell], measured: Sequence[Cell
         f"{units(plan)} of the difference from {first} lies above or below zero ([also of the gradient](counts.csv)). "
         "`+peers` and `+visits` are [critics that see the group]"
         f"({docs}/tutorials/03-a-critic-for-turns.md#3-a-critic-in-a-recipe).",
-        joined(counted, equal_in_all([cell.data.get("equal", ()) for cell in cells]) if cells else []),
+        joined(counted, equal_everywhere(cells)),
     ]
-    if found := finding(plan, cells):
-        parts += [
-            "## Finding the turns that matter",
-            "A turn has an effect if what follows it differs from what follows other actions, by executed replay "
-            f"([how]({docs}/how-to/fidelity.md)). AUROC is the probability that a turn with an effect has the larger "
-            "credit, by size, than one without; chance is 0.5. Precision is the share with an effect among the tenth "
-            "of turns with the largest credit. Means are over cells; above and below count the cells whose interval "
-            "of the AUROC excludes chance.",
-            found,
-        ]
+    if any(cell.data.get("audit") for cell in cells):
+        parts.append(
+            f"How well each credit finds the turns that have an effect ([audit]({docs}/how-to/audit.md)), means over "
+            "cells, and how often its AUROC is above and below chance: [audit.csv](audit.csv)."
+        )
     if "seeds" in plan and len(plan["methods"]) <= FEW:
         parts += [
             "## Over policies",
@@ -290,16 +301,21 @@ def joined(counted: Table, equal: Sequence[Sequence[str]] = ()) -> Table:
     return [("method", above, below), *((", ".join(names), *counts) for counts, names in methods.items())]
 
 
+def equal_everywhere(cells: Sequence[Cell]) -> list[list[str]]:
+    """List the methods; those that gave the same credit in every cell are one entry."""
+    return equal_in_all([cell.data.get("equal", ()) for cell in cells]) if cells else []
+
+
 def finding(plan: Mapping[str, Any], cells: Sequence[Cell]) -> Table:
     """Tabulate how well each credit, and each other signal, finds the turns with an effect; empty without an audit."""
-    names = dict.fromkeys(name for cell in cells for name in cell.rows(plan["methods"]))
+    signals = dict.fromkeys(name for cell in cells for name in cell.signals(plan["methods"]))
     rows = []
-    for name in names:
+    for name, row in rows_of([*plan["methods"], *signals], equal_everywhere(cells)).items():
         found = {what: [one for cell in cells if (one := cell.interval(name, "audit", what))] for what in SHOWN}
         if aurocs := found["auroc"]:
             counts = sum(one.low > 0.5 for one in aurocs), sum(one.high < 0.5 for one in aurocs)
             means = [f"{np.mean([one.value for one in of]):.2f}" if of else "-" for of in found.values()]
-            rows.append((f"`{name}`", *means, *map(str, counts), str(len(aurocs))))
+            rows.append((row, *means, *map(str, counts), str(len(aurocs))))
     rows.sort(key=lambda row: row[1], reverse=True)
     return [("credit", *SHOWN.values(), "above chance", "below", "cells"), *rows] if rows else []
 
@@ -339,8 +355,7 @@ def over_policies(plan: Mapping[str, Any], cells: Sequence[Cell]) -> Table:
     first, *others = plan["methods"]
     rows: list[tuple[str, ...]] = []
     found: list[Interval] = []
-    for name, when in dict.fromkeys((cell.environment.rpartition("-")[0], cell.when) for cell in cells):
-        mine = [cell for cell in cells if (cell.environment.rpartition("-")[0], cell.when) == (name, when)]
+    for (name, when), mine in by_place(cells).items():
         for method in others:
             both = [(cell.interval(method, "fidelity"), cell.interval(first, "fidelity")) for cell in mine]
             measured = [(one.value, other.value) for one, other in both if one and other]

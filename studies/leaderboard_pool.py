@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from turnwise.lab.diagnostics.audit import Audit
-from turnwise.lab.diagnostics.statistics import Interval, contrast
+from turnwise.lab.diagnostics.audit_show import as_json
+from turnwise.lab.diagnostics.statistics import contrast
 
 AUDITED = ("auroc", "precision", "rank", "rank_within", "effective")
 """What is kept of an audit for each credit."""
@@ -15,16 +16,16 @@ AUDITED = ("auroc", "precision", "rank", "rank_within", "effective")
 
 def kept_audit(made: Audit) -> dict[str, Any]:
     """Return what is known of an audit by credit, and the shares of responses with an effect."""
-    shares = {name: _known(getattr(made, name)) for name in ("nonzero", "shown", "at_least", "size")}
-    by_credit = {what: {name: _known(getattr(one, what)) for name, one in made.found.items()} for what in AUDITED}
-    known = {what: {name: one for name, one in of.items() if one} for what, of in by_credit.items()}
-    return {"defined": made.defined / made.responses, **shares, **known}
+    plain = as_json(made)
+    shares = {name: plain[name] for name in ("nonzero", "shown", "at_least", "size") if _is_known(plain[name])}
+    by_credit = {
+        what: {name: one[what] for name, one in plain["found"].items() if _is_known(one[what])} for what in AUDITED
+    }
+    return {"defined": made.defined / made.responses, **shares, **by_credit}
 
 
-def _known(one: Interval) -> dict[str, float] | None:
-    """Return a finite interval as plain data."""
-    ends = {"value": one.value, "low": one.low, "high": one.high}
-    return ends if all(map(math.isfinite, ends.values())) else None
+def _is_known(interval: Mapping[str, float | None]) -> bool:
+    return None not in (interval["value"], interval["low"], interval["high"])
 
 
 def pooled(policies: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

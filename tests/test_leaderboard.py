@@ -90,7 +90,7 @@ def test_one_command_plays_and_writes_the_page(made, leaderboard, page):
 
 def test_it_resumes_and_rebuilds_the_page_from_data_alone(made, leaderboard, monkeypatch, capsys):
     folder, options = made
-    pages = [folder / name for name in ("README.md", "table.html", "counts.csv")]
+    pages = [folder / name for name in ("README.md", "table.html", "counts.csv", "audit.csv")]
     page = [path.read_text() for path in pages]
     monkeypatch.setattr(leaderboard, "train", lambda *_, **__: pytest.fail("trained again"))
     monkeypatch.setattr(leaderboard, "measure_run", lambda *_, **__: pytest.fail("measured again"))

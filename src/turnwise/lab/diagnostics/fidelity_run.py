@@ -35,6 +35,7 @@ from turnwise.lab.diagnostics.paid import OWN, paid_measures, plays_on, take_pai
 from turnwise.lab.diagnostics.stage import Stage
 from turnwise.lab.diagnostics.values import Truth, continue_histories, estimated_values, true_advantages
 from turnwise.measures.played import action_of
+from turnwise.objective.values import ValueTerm
 from turnwise.rollout.groups import OnTurn
 from turnwise.rollout.replays import Replays
 from turnwise.rollout.starts import Start
@@ -161,8 +162,9 @@ def measure_run(
                 "choose a run, or a log, on more tasks, whose environment works"
             )
         sights = sorted({split_sight(name)[1] for name, method in chosen.items() if needs_critic(method)})
-        learn = {"groups": groups, "seed": seed, "others": critic_groups}
-        critics = learn_critics(stage, plan, sights, **learn) if sights else {"": None}
+        critics: Mapping[str, ValueTerm | None] = {"": None}
+        if sights:
+            critics = learn_critics(stage, plan, sights, groups=groups, seed=seed, others=critic_groups)
         batches, sequences = stage.measure_with(plan, trajectories, critics)
         batch = next(iter(batches.values()))
         found = Histories.of(trajectories, tasks)
