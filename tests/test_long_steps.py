@@ -1,5 +1,6 @@
 """Steps of many sequences and large vocabularies: index and micro-batches in linear time, one pass over the logits."""
 
+import platform
 import time
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from tests import timing
 from tests.toys import small_config
 from turnwise.credit.segments import Segments
 from turnwise.models import policy
@@ -130,6 +132,38 @@ def test_a_frozen_output_layer_computes_its_logits_once(monkeypatch):
         assert ("again" in passes) is not frozen
         if frozen:
             assert len(passes) == 5  # one for each chunk
+
+
+@pytest.mark.parametrize(
+    ("machine", "supported", "avx512_bf16", "amx", "fast"),
+    [
+        ("x86_64", True, False, False, False),  # AVX-512 alone: oneDNN says yes, and converts to float32
+        ("x86_64", True, True, False, True),
+        ("AMD64", True, False, True, True),
+        ("x86_64", False, False, False, False),
+        ("aarch64", True, False, False, True),
+        ("aarch64", False, False, False, False),
+    ],
+)
+def test_bfloat16_is_fast_where_there_are_instructions_for_it(monkeypatch, machine, supported, avx512_bf16, amx, fast):
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: supported)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx512_bf16)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    assert policy.has_fast_bf16(torch.device("cpu")) is fast
+
+
+def test_bfloat16_that_is_said_to_be_fast_is_not_slow_here():
+    if not policy.has_fast_bf16(torch.device("cpu")):
+        pytest.skip("this processor has no instructions for bfloat16")
+    rows, weight = torch.randn(1024, 576), torch.randn(1536, 576)
+    half_rows, half_weight = rows.bfloat16(), weight.bfloat16()
+    linear = torch.nn.functional.linear
+    half, full = (
+        min(timing.seconds(lambda given=given: linear(*given)) for _ in range(5))
+        for given in ((half_rows, half_weight), (rows, weight))
+    )
+    assert half < 1.5 * full
 
 
 @pytest.mark.parametrize("fast", [True, False])

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import json
+import platform
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -169,7 +170,11 @@ def has_fast_bf16(device: torch.device) -> bool:
     """Return whether a device has instructions for bfloat16; without them it is several times slower than float32."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    return device.type == "cpu" and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    if device.type != "cpu" or not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return False
+    # oneDNN supports it on every x86 processor with AVX-512, where it converts to float32 if there is nothing better
+    on_x86 = platform.machine().lower() in ("x86_64", "amd64")
+    return not on_x86 or torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
 def slow_precision_note(precision: str, device: torch.device) -> str:
