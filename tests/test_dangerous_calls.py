@@ -10,7 +10,10 @@ import pytest
 ROOT = Path(__file__).parents[1]
 MODULES = {"pickle", "_pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
 LOADERS = {"load", "loads", "Unpickler", "open"}
-CODE = {"eval", "exec"}
+CALLS = {"eval", "exec", "builtins.exec", "os.system", "os.popen", "subprocess.getoutput", "pandas.read_pickle"}
+CALLS |= {"torch.load", "yaml.load", "yaml.unsafe_load"}
+KEYWORDS = {"shell", "allow_pickle"}
+LAST = LOADERS | {call.rpartition(".")[2] for call in CALLS}
 DOWN = "the trainer, which is trusted, wrote it for a process that is less trusted"
 ALLOWED: dict[tuple[str, str], tuple[int, str]] = {
     ("src/turnwise/environments/worker_process.py", "pickle.load"): (1, DOWN),
@@ -45,17 +48,13 @@ def dangerous(tree: ast.AST) -> list[str]:
                 found.append(top)
             found += [f"{top}.{each.name}" for each in node.names if top in MODULES and each.name in LOADERS]
         elif isinstance(node, ast.Call):
+            last = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            keywords = {each.arg: ast.unparse(each.value) for each in node.keywords if each.arg in KEYWORDS}
+            if last not in LAST and not keywords:
+                continue
             name = ast.unparse(node.func)
             owner, _, called = name.rpartition(".")
-            keywords = {each.arg: ast.unparse(each.value) for each in node.keywords}
-            risky = name in CODE or name in ("os.system", "os.popen", "subprocess.getoutput", "pandas.read_pickle")
-            risky |= owner.split(".")[-1] in MODULES and called in LOADERS
-            risky |= (owner, called) in {
-                ("torch", "load"),
-                ("yaml", "load"),
-                ("yaml", "unsafe_load"),
-                ("builtins", "exec"),
-            }
+            risky = name in CALLS or (owner.split(".")[-1] in MODULES and called in LOADERS)
             risky |= keywords.get("shell", "False") != "False" or keywords.get("allow_pickle", "False") != "False"
             found += [name] if risky else []
     return found

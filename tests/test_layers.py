@@ -55,10 +55,7 @@ def imports(path: str) -> frozenset[str]:
             module = node.module or ""
             for alias in node.names:
                 inner = f"{module}.{alias.name}"
-                is_module = module.startswith("turnwise") and importlib.util.find_spec(module) is not None
-                as_path = inner.removeprefix("turnwise.").replace(".", "/")
-                is_inner = is_module and (f"{as_path}.py" in FILES or f"{as_path}/__init__.py" in FILES)
-                result.add(inner if is_inner else module)
+                result.add(inner if module.startswith("turnwise") and as_file(inner) in FILES else module)
     return frozenset(result)
 
 
