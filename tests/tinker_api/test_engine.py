@@ -227,25 +227,39 @@ def lose(served: Serving, name: str, done: bool, number: int = 1) -> list[str]:
     return lost
 
 
+def updated_twice(folder: Path, played: list[Trajectory], *crash: Any) -> list[torch.Tensor]:
+    """Weights on a server after two updates, one of which a crash may interrupt."""
+    update = {"learning_rate": 0.01, "epochs": 2}
+    with serving(recipe(update=update), folder) as served:
+        config = recipe(update=update, engine={"name": "tinker", "url": served.url})
+        model, engine = connected(served, config)
+        asyncio.run(engine.update_weights(0))
+        lost = lose(served, *crash) if crash else []
+        for step in range(2):
+            updated(config, new_policy(config), model, TinkerLearner, played)
+            asyncio.run(engine.update_weights(step + 1))
+        assert len(lost) == bool(crash)
+        return [each.detach().clone() for each in served.models[-1].model.parameters()]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Trajectory], list[torch.Tensor]]:
+    """Trajectories, and the weights of a server that learns from them twice and is never lost."""
+    played = rollouts(new_policy(recipe(update={"learning_rate": 0.01, "epochs": 2})))
+    return played, updated_twice(tmp_path_factory.mktemp("undisturbed"), played)
+
+
 @pytest.mark.parametrize("crash", CRASHES)
-def test_a_server_that_is_lost_in_an_update_makes_it_once(tmp_path: Path, crash: str, monkeypatch: pytest.MonkeyPatch):
+def test_a_server_that_is_lost_in_an_update_makes_it_once(
+    tmp_path: Path,
+    crash: str,
+    undisturbed: tuple[list[Trajectory], list[torch.Tensor]],
+    monkeypatch: pytest.MonkeyPatch,
+):
     monkeypatch.setattr("turnwise.engines.connection.FIRST_WAIT_S", 0.01)
-    config = recipe(update={"learning_rate": 0.01, "epochs": 2})
-    played, weights = rollouts(new_policy(config)), {}
-    for disturbed in (False, True):
-        with serving(config, tmp_path / str(disturbed)) as served:
-            more = {"name": "tinker", "url": served.url}
-            config = recipe(update={"learning_rate": 0.01, "epochs": 2}, engine=more)
-            model, engine = connected(served, config)
-            asyncio.run(engine.update_weights(0))
-            lost = lose(served, *CRASHES[crash]) if disturbed else []
-            for step in range(2):
-                updated(config, new_policy(config), model, TinkerLearner, played)
-                asyncio.run(engine.update_weights(step + 1))
-            assert len(lost) == disturbed
-            weights[disturbed] = [each.detach().clone() for each in served.models[-1].model.parameters()]
-    for undisturbed, repeated in zip(weights[False], weights[True], strict=True):
-        torch.testing.assert_close(repeated, undisturbed, atol=0, rtol=0)
+    played, weights = undisturbed
+    for ours, theirs in zip(updated_twice(tmp_path, played, *CRASHES[crash]), weights, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=0, rtol=0)
 
 
 def test_a_server_that_is_lost_while_it_samples_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
