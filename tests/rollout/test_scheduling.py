@@ -2,17 +2,21 @@
 
 import asyncio
 import functools
+import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.rollout.models import DRAWN, GREEDY, STOPS, VOCABULARY, generate, make_model, plain_greedy, same, tokens
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from turnwise.base.errors import ConfigError
 from turnwise.engines.base import Generation, Sampling
 from turnwise.engines.local import LocalEngine
-from turnwise.engines.passes import split_prompts
+from turnwise.engines.passes import own_time, split_prompts
 
 OPTIONS = [
     {},
@@ -270,17 +274,37 @@ def test_max_rows_must_leave_room():
         LocalEngine(make_model(), max_rows=0)
 
 
+def time_of(sizes: np.ndarray, passes: Sequence[np.ndarray], own: float) -> float:
+    return sum(len(part) * sizes[part].max() + own for part in passes)
+
+
+@pytest.mark.parametrize("own", [0.0, 30.0, 200.0, 10_000.0])
 @pytest.mark.parametrize(
     "sizes", [[1], [5, 5, 5], [1000, 50, 50, 50, 50], [9000, 9000, 9000], [20000, 3], [1] * 500 + [300] * 3]
 )
-def test_passes_hold_every_prompt_once_and_little_padding(sizes):
+def test_passes_hold_every_prompt_once_and_are_not_too_large(sizes, own):
     num_new = np.array(sizes)
-    passes = list(split_prompts(num_new, 1.1))
+    passes = split_prompts(num_new, own)
     assert sorted(np.concatenate(passes).tolist()) == list(range(len(sizes)))
-    for part in passes:
-        padded = len(part) * num_new[part].max()
-        assert len(part) == 1 or padded <= 16384
-        assert padded <= 1.1 * max(num_new[part].sum(), 256)
+    assert all(len(part) == 1 or len(part) * num_new[part].max() <= 16384 for part in passes)
+
+
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=8), st.sampled_from([0.0, 7.0, 40.0]))
+def test_no_other_passes_of_prompts_by_length_take_less_time(sizes, own):
+    num_new = np.array(sizes)
+    order = np.argsort(-num_new, kind="stable")
+    cuts = itertools.chain.from_iterable(itertools.combinations(range(1, len(sizes)), n) for n in range(len(sizes)))
+    others = min(time_of(num_new, np.split(order, each), own) for each in cuts)
+    assert time_of(num_new, split_prompts(num_new, own), own) == pytest.approx(others)
+
+
+def test_passes_of_a_small_model_take_more_padding_than_those_of_a_large_one():
+    shape = {"vocab_size": 8, "num_hidden_layers": 2, "num_attention_heads": 4}
+    small, large = (
+        LlamaForCausalLM(LlamaConfig(hidden_size=width, intermediate_size=4 * width, **shape)) for width in (64, 512)
+    )
+    assert own_time(small) == pytest.approx(215, abs=2)  # the default recipe's layers
+    assert 32 < own_time(large) < 40
 
 
 # --- samplings side by side ---

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from turnwise.base.errors import DIVERGED, ConfigError, EngineFault, EngineLost, out_of_memory
 from turnwise.engines.base import Decode, Generation, Sampling, ends_with_stop, stop_tokens
-from turnwise.engines.passes import Feed, Passes, on_device, split_prompts
+from turnwise.engines.passes import Feed, Passes, on_device, own_time, split_prompts
 from turnwise.engines.prefixes import Prefixes
 from turnwise.engines.sampling import sample, spread, uniform
 from turnwise.models.adapters import use_adapter
@@ -27,8 +27,6 @@ from turnwise.models.joined import fuse
 from turnwise.models.policy import frozen_copy
 from turnwise.models.reordered import reorder
 
-MOST_PADDING = (1.1, 2.0)
-"""Tokens of a prefill pass relative to its prompts', on a CPU and elsewhere, where another pass costs launches."""
 MANY = 16
 """From this many new conversations, prompts are looked up among sorted prefixes, not compared with every row."""
 
@@ -88,6 +86,7 @@ class LocalEngine:
         self._waiting: dict[int, _Request] = {}  # conversation -> request, in order of arrival
         self._growing: dict[int, _Request] = {}  # row -> request
         self._driver: asyncio.Task[None] | None = None
+        self._own_time = own_time(trained)
         self._passes = Passes(trained.config.get_text_config().num_hidden_layers, self.graphs)
         self._release()
 
@@ -225,9 +224,7 @@ class LocalEngine:
     def _prefill(self, ready: Sequence[_Request]) -> None:
         """Feed prompts and draw the first token of their responses."""
         rows = np.array(self._admit(ready))
-        for part in split_prompts(
-            self._start[rows] - self._length[rows], MOST_PADDING[self.trained.device.type != "cpu"]
-        ):
+        for part in split_prompts(self._start[rows] - self._length[rows], self._own_time):
             fed = np.sort(rows[part])
             logits, states = self._forward(fed, self._start[fed] - self._length[fed])
             self._length[fed] = self._start[fed]

@@ -35,6 +35,12 @@ LEAST_LENGTH = 64
 
 PREFILL_TOKENS = 16384
 """Tokens of a prefill pass, padding included (a single prompt may exceed it)."""
+OWN_TIME = {"cpu": (32, 1.2e7), "cuda": (128, 7e10)}
+"""What a pass takes beside its tokens, in tokens: to read the weights, and, per weight of a layer, to start a layer.
+
+Measured on a Xeon: 3.2 ms of the default recipe's passes, 192 tokens; 120 ms of SmolLM2's, 57 tokens. On an H200 a pass
+of SmolLM2 takes 22 ms however few its tokens are.
+"""
 
 log = logging.getLogger(__name__)
 
@@ -250,17 +256,37 @@ class Passes:
         self._results: tuple[torch.Tensor, torch.Tensor] | None = None  # logits and states of all static passes
 
 
-def split_prompts(num_new: np.ndarray, most_padding: float) -> Iterator[np.ndarray]:
-    """Split prompts into passes, longest first, so that none is too large or has much padding; yields indices."""
+def own_time(model: PreTrainedModel) -> float:
+    """Estimate what a pass takes beside its tokens, in tokens."""
+    read, started = OWN_TIME["cpu" if model.device.type == "cpu" else "cuda"]
+    layers = model.config.get_text_config().num_hidden_layers
+    return read + started * layers / model.num_parameters(exclude_embeddings=True)
+
+
+def split_prompts(num_new: np.ndarray, own: float) -> list[np.ndarray]:
+    """Split prompts into the passes that take least together, longest prompts first; returns their indices.
+
+    A pass takes as long as its tokens, padding included, and `own` more. None with several prompts is too large.
+    """
     order = np.argsort(-num_new, kind="stable")
-    first, tokens = 0, 0
-    for index, size in enumerate(num_new[order].tolist()):
-        padded = (index + 1 - first) * int(num_new[order[first]])
-        if index > first and (padded > PREFILL_TOKENS or padded > most_padding * max(tokens + size, 256)):
-            yield order[first:index]
-            first, tokens = index, 0
-        tokens += size
-    yield order[first:]
+    longest, firsts = np.unique(-num_new[order], return_index=True)
+    sizes, bounds = (-longest).tolist(), [*firsts.tolist(), len(order)]
+    most = [max(1, PREFILL_TOKENS // size) for size in sizes]  # prompts of a pass whose longest has this size
+    least = [0.0]  # time of the prompts before each bound
+    begun = list[int]()  # for each further bound, the size that its last pass begins with
+    for end in bounds[1:]:
+        times = [
+            time + (end - first) * size + own * -(-(end - first) // rows)
+            for time, first, size, rows in zip(least, bounds, sizes, most, strict=False)
+        ]
+        least.append(min(times))
+        begun.append(times.index(least[-1]))
+    passes, place = list[np.ndarray](), len(sizes)
+    while place:
+        end, place = bounds[place], begun[place - 1]
+        same = range(bounds[place], end, most[place])
+        passes = [order[at : min(at + most[place], end)] for at in same] + passes
+    return passes
 
 
 def on_device(array: np.ndarray, device: torch.device) -> torch.Tensor:
