@@ -6,7 +6,6 @@ Each `derive_*.py` beside this file has a `TABLES` of functions that return case
 number that changes here changes what the library promises: say why in the commit.
 """
 
-import functools
 import importlib
 import json
 from pathlib import Path
@@ -20,12 +19,11 @@ TABLES = {
 }
 
 
-@functools.cache
-def derive():
-    """All tables, as the files hold them."""
-    return {name: json.dumps(cases(), indent=1) + "\n" for name, cases in TABLES.items()}
+def derive(name):
+    """A table, as its file holds it."""
+    return json.dumps(TABLES[name](), indent=1) + "\n"
 
 
 if __name__ == "__main__":
-    for name, text in derive().items():
-        (HERE / f"{name}.json").write_text(text)
+    for name in TABLES:
+        (HERE / f"{name}.json").write_text(derive(name))

@@ -345,21 +345,20 @@ def tigpo_cases():
     """The first step of a run, whose graph is that of its own trajectories."""
     source, equation = "arXiv 2609.03383", "A = z_s(omega^d(next)) + z(R), d by the edges of all steps"
 
-    def distance(state, edges, steps):
-        if state == "SUCCESS":
-            return 0
-        found = [distance(after, edges, steps - 1) for source, after in edges if source == state] if steps else []
-        reached = [d for d in found if d is not None]
-        return 1 + min(reached) if reached else None
+    def distances(edges):
+        """Edges of the shortest way to a success, for each state that has one."""
+        known = {after: 0 for _, after in edges if after == "SUCCESS"}
+        for number, _ in enumerate(edges, 1):
+            known |= {state: number for state, after in edges if known.get(after) == number - 1 and state not in known}
+        return known
 
     def credit(rewards, states, won, omega):
         ends = ["SUCCESS" if each else f"end of {n}" for n, each in enumerate(won)]
         after = {(n, t): (states[n][t + 1] if t + 1 < len(states[n]) else ends[n]) for n, t in places_of(rewards)}
         edges = [(states[n][t], target) for (n, t), target in after.items()]
-        known = {s: distance(s, edges, len(edges)) for s in {*after.values(), *(source for source, _ in edges)}}
-        largest = max((d for d in known.values() if d is not None), default=None)
-        near = {p: F(0) if largest is None else omega ** (largest + 1 if known[s] is None else known[s])
-                for p, s in after.items()}  # fmt: skip
+        known = distances(edges)
+        far = max(known.values(), default=0) + 1
+        near = {p: omega ** known.get(s, far) if known else F(0) for p, s in after.items()}
         z = z_within(near, lambda place: states[place[0]][place[1]])
         z = {p: value if near[p] != mean([near[q] for q in near if states[q[0]][q[1]] == states[p[0]][p[1]]]) else 0.0
              for p, value in z.items()}  # fmt: skip

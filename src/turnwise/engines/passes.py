@@ -36,7 +36,7 @@ LEAST_LENGTH = 64
 PREFILL_TOKENS = 16384
 """Tokens of a prefill pass, padding included (a single prompt may exceed it)."""
 OWN_TIME = {"cpu": (32, 1.2e7), "cuda": (128, 7e10)}
-"""What a pass takes beside its tokens, in tokens: to read the weights, and, per weight of a layer, to start a layer.
+"""What a pass takes besides its tokens, in tokens: to read the weights, and, per weight of a layer, to start a layer.
 
 Measured on a Xeon: 3.2 ms of the default recipe's passes, 192 tokens; 120 ms of SmolLM2's, 57 tokens. On an H200 a pass
 of SmolLM2 takes 22 ms however few its tokens are.
@@ -257,7 +257,7 @@ class Passes:
 
 
 def own_time(model: PreTrainedModel) -> float:
-    """Estimate what a pass takes beside its tokens, in tokens."""
+    """Estimate what a pass takes besides its tokens, in tokens."""
     read, started = OWN_TIME["cpu" if model.device.type == "cpu" else "cuda"]
     layers = model.config.get_text_config().num_hidden_layers
     return read + started * layers / model.num_parameters(exclude_embeddings=True)
