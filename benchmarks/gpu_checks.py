@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from benchmarks.common import make_smollm2, timed
-from benchmarks.gpu_graphs import compare
+from benchmarks.gpu_graphs import compare, pass_times
 from benchmarks.rollout_speed import NO_STOP, VOCABULARY, make_model, prompts, together
 from benchmarks.scoring import make_sequences, naive_logprobs
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
@@ -170,6 +170,12 @@ def graphs(setting: Setting) -> dict[str, Any]:
     return compare(_model(setting), (1, 2) if setting.small else (1, 16, 64), 2 if setting.small else 20)
 
 
+def passes(setting: Setting) -> dict[str, Any]:
+    """Measure passes by rows and tokens, in bfloat16, with CUDA graphs and without."""
+    sizes = [(1, 8), (2, 16)] if setting.small else [(1, 16), (16, 16), (16, 64), (64, 16), (64, 64), (64, 256)]
+    return pass_times(_model(setting).to(torch.bfloat16), sizes)  # pyright: ignore
+
+
 def waiting(setting: Setting) -> dict[str, Any]:
     """Measure steps with and without rollouts ahead, where one environment in eight is ten times slower."""
     from benchmarks.lag_speed import seconds_per_step
@@ -294,6 +300,7 @@ CHECKS: dict[str, Callable[[Setting], dict[str, Any]]] = {
     "scoring": scoring,
     "rollout": rollout,
     "graphs": graphs,
+    "passes": passes,
     "shapes": shapes,
     "largest_batch": largest_batch,
     "waiting": waiting,

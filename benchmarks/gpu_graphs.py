@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from benchmarks.common import interleaved, make_smollm2
+from benchmarks.common import interleaved, make_smollm2, timed
 from benchmarks.rollout_speed import NO_STOP, make_model, prompts, together
 from transformers import PreTrainedModel
 
@@ -26,7 +26,7 @@ from turnwise.base.blocking import blocking
 from turnwise.engines import local, passes
 from turnwise.engines.base import Generation, Sampling
 from turnwise.engines.local import LocalEngine
-from turnwise.engines.passes import Passes
+from turnwise.engines.passes import Feed, Passes
 
 SAMPLING = Sampling(max_new_tokens=12, stop_ids=NO_STOP)
 ROUNDS = 3
@@ -144,6 +144,27 @@ def compare(model: PreTrainedModel, counts: Sequence[int], turns: int) -> dict[s
         held = _free_mb()
         graphed._passes._forget()
         result["graphs_mb"] = round(_free_mb() - held, 1)
+    return result
+
+
+def pass_times(model: PreTrainedModel, sizes: Sequence[tuple[int, int]], repeats: int = 12) -> dict[str, Any]:
+    """Measure passes of so many rows of so many tokens each, with graphs and without (ms, medians).
+
+    What a pass takes besides its tokens decides which prompts are fed together; see `turnwise.engines.passes.OWN_TIME`.
+    """
+    rows, tokens = (max(each) for each in zip(*sizes, strict=True))
+    result: dict[str, Any] = {}
+    for name, static in (("plain", False), ("graphs", True)):
+        fed = Passes(model.config.get_text_config().num_hidden_layers, static)
+        fed.reserve(rows, tokens + 1)
+        for num_rows, num_tokens in sizes:
+            own, width = np.arange(num_rows), np.arange(num_tokens)
+            feed = Feed(
+                own, np.full((num_rows, num_tokens), 7), np.tile(width, (num_rows, 1)),
+                np.stack([own, np.full(num_rows, num_tokens - 1)]), num_tokens,
+            )  # fmt: skip
+            spent = [timed(lambda feed=feed: fed.forward(model, feed), model.device.type)[0] for _ in range(repeats)]
+            result.setdefault(f"{num_rows} x {num_tokens}", {})[name] = round(1000 * statistics.median(spent[3:]), 3)
     return result
 
 
