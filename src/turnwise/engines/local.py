@@ -86,7 +86,7 @@ class LocalEngine:
         self._waiting: dict[int, _Request] = {}  # conversation -> request, in order of arrival
         self._growing: dict[int, _Request] = {}  # row -> request
         self._driver: asyncio.Task[None] | None = None
-        self._own_time = own_time(trained)
+        self._own_time = own_time(trained, self.graphs)
         self._passes = Passes(trained.config.get_text_config().num_hidden_layers, self.graphs)
         self._release()
 

@@ -1,6 +1,9 @@
 """Load pretrained policies: SmolLM2 from the package index, or a chat model from a folder or Hugging Face's hub."""
 
+import functools
 import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -99,10 +102,32 @@ def _converted() -> Path:
 
 def _convert(source: Path, target: Path) -> None:
     """Convert the quantised file to an ordinary model, which transformers itself refuses to save."""
-    quantised = AutoModelForCausalLM.from_pretrained(source, gguf_file=GGUF, dtype=torch.float32)
+    with _parsed_once():
+        quantised = AutoModelForCausalLM.from_pretrained(source, gguf_file=GGUF, dtype=torch.float32)
+        tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=GGUF)
     config = {key: value for key, value in quantised.config.to_dict().items() if key != "quantization_config"}
-    model = LlamaForCausalLM(LlamaConfig(**config))
-    model.load_state_dict(quantised.state_dict())
+    with torch.device("meta"):  # draws no weights
+        model = LlamaForCausalLM(LlamaConfig(**config))
+    model.load_state_dict(quantised.state_dict(), assign=True)
     model.tie_weights()
     model.save_pretrained(target)
-    AutoTokenizer.from_pretrained(source, gguf_file=GGUF).save_pretrained(target)
+    tokenizer.save_pretrained(target)
+
+
+@contextmanager
+def _parsed_once() -> Iterator[None]:
+    """Keep what transformers parses again for configuration, weights and tokenizer, and names that it makes per module.
+
+    Half of the time of the conversion.
+    """
+    import gguf
+
+    names = ("GGUFReader", "get_tensor_name_map")
+    real = {name: getattr(gguf, name) for name in names}
+    try:
+        for name in names:
+            setattr(gguf, name, functools.cache(real[name]))
+        yield
+    finally:
+        for name in names:
+            setattr(gguf, name, real[name])
