@@ -11,14 +11,16 @@ and at its end, which do not count either: it is equally far ahead when the cloc
 was played before does not count as gained. With a filter, four groups of two are learned from, those with a success and
 a failure; with a harness, the same games are played through the gateway, by a function in threads.
 
-"Of the ideal" is the least time that these environments allow over the measured one: a step ends when its trajectories
-have, each as soon as the weights that it may begin with are there, with a worker for each environment or as many as
-`--workers` says, and no sooner after the step before than a step takes whose environments do not wait.
+"Of the ideal" is the least time that these environments allow over the measured one, if groups are taken in the order
+of their start: a trajectory begins as soon as the weights that it may begin with are there, or the group that it
+replaces has been dropped, with a worker for each environment or as many as `--workers` says. A step learns as long
+after its rollouts, and takes at least as long in all, as one whose environments do not wait.
 """
 
 import argparse
 import functools
 import heapq
+import itertools
 import json
 import random
 import statistics
@@ -28,7 +30,7 @@ import urllib.request
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow.parquet as pq
 
@@ -94,21 +96,42 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
+TAKEN = ("group", "trajectory", "task", "success")
+"""What the records of a step say of the groups that it took."""
+
+
+class Group(NamedTuple):
+    """A group that a step took: the task of each trajectory, and whether the filter kept it."""
+
+    tasks: tuple[int, ...]
+    kept: bool = True
+
+
+class Measured(NamedTuple):
+    """What a run took: seconds per step, those of them after its rollouts, and the groups of each step."""
+
+    seconds: float
+    learning: float
+    steps: list[list[Group]]
+
+
 class Times(Display):
-    """Note when each step ends."""
+    """Note when each step ends, and how long its rollouts took."""
 
     def __init__(self) -> None:
         self.ends: list[float] = []
+        self.rollouts: list[float] = []
 
     def step(self, step: int, steps: int, metrics: Any) -> None:
-        """Note the time."""
+        """Note the times."""
         self.ends.append(time.perf_counter())
+        self.rollouts.append(metrics.get("time/rollout_s", 0.0))
 
 
 def seconds_per_step(
     lag: int, fast_ms: float, steps: int, hidden: int = 64, workers: int = 0, kind: str = "native"
-) -> tuple[float, list[list[int]]]:
-    """Train a policy; return the mean seconds of `steps - WARM_UP` steps, whatever the lag, and the tasks of each."""
+) -> Measured:
+    """Train a policy; return the means of `steps - WARM_UP` steps, whatever the lag."""
     first, last, given = WARM_UP + lag, steps + lag, KINDS[kind]
     FAST_MS[0] = fast_ms
     with tempfile.TemporaryDirectory() as folder:
@@ -128,26 +151,67 @@ def seconds_per_step(
         times = Times()
         train(config, display=times)
         files = sorted(Path(folder).glob("*/rollouts/*.parquet"))
-        tasks = [pq.read_table(file, columns=["trajectory", "task"]).to_pydict() for file in files]
-    own = [[int(task) for task in dict(zip(each["trajectory"], each["task"], strict=True)).values()] for each in tasks]
-    return (times.ends[last - 1] - times.ends[first - 1]) / (last - first), own
+        steps = [groups_of(pq.read_table(file, columns=list(TAKEN)).to_pydict(), kind) for file in files]
+    seconds = (times.ends[last - 1] - times.ends[first - 1]) / (last - first)
+    return Measured(seconds, seconds - sum(times.rollouts[first:last]) / (last - first), steps)
 
 
-def ideal_seconds(tasks: Sequence[Sequence[int]], lag: int, fast_ms: float, workers: int, computes: float) -> float:
-    """Return the least seconds per step: of the tasks of each step, with as many workers, each of which waits alone."""
-    ends, free = list[float](), [0.0] * workers
-    for step, own in enumerate(tasks):
-        begun = ends[step - 1 - lag] if step > lag else 0.0
-        asked = [(begun, number) for number in range(len(own))]  # when, by which trajectory
-        left, last = [TURNS] * len(own), begun
-        while asked:
-            at, number = heapq.heappop(asked)
-            home = (step * len(own) + number) % workers
-            at = free[home] = max(at, free[home]) + seconds_of(own[number], fast_ms)
-            left[number], last = left[number] - 1, max(last, at)
-            if left[number]:
-                heapq.heappush(asked, (at, number))
-        ends.append(max(last, (ends[-1] if ends else 0.0) + computes))
+def groups_of(rows: dict[str, list[Any]], kind: str) -> list[Group]:
+    """Return the groups that a step took, in their order, from its records of turns."""
+    played = {
+        (group, one): (int(task), won) for group, one, task, won in zip(*(rows[name] for name in TAKEN), strict=True)
+    }
+    groups = []
+    for number in dict.fromkeys(group for group, _ in played):
+        tasks, won = zip(*(each for (group, _), each in played.items() if group == number), strict=True)
+        groups.append(Group(tasks, kind != "filter" or len({*won}) > 1))
+    return groups
+
+
+def ideal_seconds(
+    steps: Sequence[Sequence[Group]],
+    lag: int,
+    fast_ms: float,
+    workers: int,
+    wanted: int,
+    computes: float = 0.0,
+    learning: float = 0.0,
+) -> float:
+    """Return the least seconds per step that the groups which each step took, in their order, allow.
+
+    The order is the pool's: another group starts for each that is dropped, and `wanted` ones when a step has learned.
+    Each of the workers waits for one environment at a time. A step computes for `computes` seconds, and learns in the
+    last `learning` of them.
+    """
+    groups, asked, ends, free = [group for step in steps for group in step], [], list[float](), [0.0] * workers
+    left = [[TURNS] * len(group.tasks) for group in groups]
+    done, over = [0.0] * len(groups), set(itertools.accumulate(map(len, steps)))
+    started, taken, now = 0, 0, 0.0
+
+    def start(at: float, count: int) -> None:
+        nonlocal started
+        for number in range(started, min(started + count, len(groups))):
+            for member in range(len(groups[number].tasks)):
+                heapq.heappush(asked, (at, number, member))
+        started = min(started + count, len(groups))
+
+    start(0.0, (1 + lag) * wanted)
+    while asked:
+        at, number, member = heapq.heappop(asked)
+        home = (number * len(groups[number].tasks) + member) % workers
+        at = free[home] = max(at, free[home]) + seconds_of(groups[number].tasks[member], fast_ms)
+        left[number][member] -= 1
+        done[number] = max(done[number], at)
+        if left[number][member]:
+            heapq.heappush(asked, (at, number, member))
+        while taken < started and not any(left[taken]):
+            now, taken = max(now, done[taken]), taken + 1
+            if not groups[taken - 1].kept:
+                start(now, 1)
+            if taken in over:
+                now = max(now + learning, (ends[-1] if ends else 0.0) + computes)
+                ends.append(now)
+                start(now, (1 + lag) * wanted - (started - taken))
     return (ends[-1] - ends[len(ends) // 3]) / (len(ends) - 1 - len(ends) // 3)
 
 
@@ -167,19 +231,22 @@ def main() -> None:
     measured = functools.partial(
         seconds_per_step, hidden=options.hidden, workers=options.workers, kind=options.kind, steps=options.steps
     )
-    computes = min(measured(0, 0.0)[0] for _ in range(options.rounds))
+    least = min(measured(0, 0.0) for _ in range(options.rounds))
+    computes = {"computes": least.seconds, "learning": least.learning}
     for fast_ms in options.fast_ms:
         lags = [0, *options.lags]
         rounds = [{lag: measured(lag, fast_ms) for lag in lags} for _ in range(options.rounds)]
         for lag in lags:
-            seconds = [each[lag][0] for each in rounds]
-            gains = ", ".join(f"{each[0][0] / each[lag][0]:.2f}" for each in rounds)
-            how = (lag, fast_ms, options.workers or 10**4, computes)
-            ideal = [ideal_seconds(each[lag][1], *how) / each[lag][0] for each in rounds]
+            seconds = [each[lag].seconds for each in rounds]
+            gains = ", ".join(f"{each[0].seconds / each[lag].seconds:.2f}" for each in rounds)
+            how = (lag, fast_ms, options.workers or 10**4, KINDS[options.kind]["rollout"]["groups"])
+            ideal = [ideal_seconds(each[lag].steps, *how, **computes) / each[lag].seconds for each in rounds]
             shares = ", ".join(f"{100 * share:.0f} %" for share in ideal)
             speed = f"{3600 / statistics.median(seconds):,.0f}"
             print(f"| {fast_ms:g}, {fast_ms * SLOWER:g} | {lag} | {speed} | {gains} | {shares} |", flush=True)
-    print(f"\nA step whose environments do not wait takes {computes:.2f} s.")
+    print(
+        f"\nA step whose environments do not wait takes {least.seconds:.2f} s, {least.learning:.2f} after its rollouts."
+    )
 
 
 if __name__ == "__main__":

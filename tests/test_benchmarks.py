@@ -36,20 +36,37 @@ def test_with_lag_as_many_steps_count_and_the_run_ends_as_far_ahead_as_it_began(
 
     monkeypatch.setattr(lag_speed, "train", train)
     monkeypatch.setattr(lag_speed.time, "perf_counter", itertools.count().__next__)
-    assert [lag_speed.seconds_per_step(lag, 1.0, 10) for lag in (0, 4)] == [(1.0, []), (1.0, [])]
+    assert [lag_speed.seconds_per_step(lag, 1.0, 10) for lag in (0, 4)] == [(1.0, 1.0, []), (1.0, 1.0, [])]
     assert trained == {0: 10, 4: 18}
 
 
 def test_the_least_time_per_step_is_that_of_the_slowest_or_of_what_is_computed():
     slow = next(task for task in range(99) if lag_speed.Uneven(task, fast_ms=1.0).seconds > 0.005)
     fast = next(task for task in range(99) if lag_speed.Uneven(task, fast_ms=1.0).seconds < 0.005)
-    tasks, six = [[fast, slow]] * 25, lag_speed.TURNS * 0.01
-    assert lag_speed.ideal_seconds(tasks, 0, 1.0, 9, 0.0) == pytest.approx(six)
-    assert lag_speed.ideal_seconds(tasks, 1, 1.0, 99, 0.0) == pytest.approx(six / 2, rel=0.1)
-    assert lag_speed.ideal_seconds(tasks, 0, 1.0, 1, 0.0) == pytest.approx(six * 1.1)  # one waits for the other
-    twins = [[slow, slow, fast, fast]] * 25  # a filter's groups have several trajectories of a task
-    assert lag_speed.ideal_seconds(twins, 0, 1.0, 99, 0.0) == pytest.approx(six)
-    assert lag_speed.ideal_seconds(tasks, 4, 1.0, 9, 0.5) == pytest.approx(0.5)
+    ones, six = [[lag_speed.Group((fast,)), lag_speed.Group((slow,))]] * 25, lag_speed.TURNS * 0.01
+    assert lag_speed.ideal_seconds(ones, 0, 1.0, 9, 2) == pytest.approx(six)
+    assert lag_speed.ideal_seconds(ones, 1, 1.0, 99, 2) == pytest.approx(six / 2, rel=0.1)
+    assert lag_speed.ideal_seconds(ones, 0, 1.0, 1, 2) == pytest.approx(six * 1.1)  # one waits for the other
+    twins = [[lag_speed.Group((slow, slow)), lag_speed.Group((fast, fast))]] * 25
+    assert lag_speed.ideal_seconds(twins, 0, 1.0, 99, 2) == pytest.approx(six)
+    assert lag_speed.ideal_seconds(ones, 4, 1.0, 9, 2, computes=0.5) == pytest.approx(0.5)
+    assert lag_speed.ideal_seconds(ones, 0, 1.0, 9, 2, learning=0.5) == pytest.approx(six + 0.5)
+
+
+def test_in_the_least_time_a_group_begins_when_the_one_that_it_replaces_was_dropped():
+    fast = next(task for task in range(99) if lag_speed.Uneven(task, fast_ms=1.0).seconds < 0.005)
+    kept, dropped, once = lag_speed.Group((fast,)), lag_speed.Group((fast,), kept=False), lag_speed.TURNS * 0.001
+    for taken, rounds in (([kept, kept], 1), ([kept, dropped, kept], 2), ([dropped, dropped, dropped, kept, kept], 3)):
+        assert lag_speed.ideal_seconds([taken] * 25, 0, 1.0, 99, 2) == pytest.approx(rounds * once)
+    ahead = lag_speed.ideal_seconds([[kept, dropped, kept]] * 25, 1, 1.0, 99, 2)
+    assert ahead == pytest.approx(once)  # the third one has been played ahead
+
+
+def test_the_groups_of_a_step_are_those_of_its_records():
+    rows = {"group": [0, 0, 0, 1, 1], "trajectory": [0, 0, 1, 2, 3], "task": ["7", "7", "7", "9", "9"],
+            "success": [True, True, True, False, True]}  # fmt: skip
+    assert lag_speed.groups_of(rows, "filter") == [lag_speed.Group((7, 7), False), lag_speed.Group((9, 9), True)]
+    assert [each.kept for each in lag_speed.groups_of(rows, "native")] == [True, True]
 
 
 def test_slow_environments_are_the_same_in_every_run():
