@@ -1,6 +1,6 @@
 """Measure how several processes share a GPU: tokens a second, all processes together.
 
-    python -m benchmarks.gpu_share --processes 1 8 16
+    python -m benchmarks.gpu_share --processes 1 8 16             # and once more with --no-graphs
     nvidia-cuda-mps-control -d; python -m benchmarks.gpu_share --processes 8 16; echo quit | nvidia-cuda-mps-control
 
 Each process generates with its own copy of a model of SmolLM2-135M's shape, all from the same moment on.
@@ -25,11 +25,12 @@ RESPONSE = 8
 """Tokens of a response."""
 
 
-def generate(begin: float, rows: int, turns: int, device: str) -> dict[str, float]:
+def generate(begin: float, rows: int, turns: int, device: str, graphs: bool = True) -> dict[str, float]:
     """Generate from a moment on; returns seconds, and by how many the process was late for it."""
     torch.set_num_threads(1)
     model = make_smollm2(30, device) if device == "cuda" else make_model(32, 2)
-    engine, sampling = LocalEngine(model, rounded=True), Sampling(max_new_tokens=RESPONSE, stop_ids=NO_STOP)
+    engine = LocalEngine(model, rounded=True, graphs=graphs and device == "cuda")
+    sampling = Sampling(max_new_tokens=RESPONSE, stop_ids=NO_STOP)
     for _ in range(2):  # sets up what the device needs for this size
         blocking(together(engine, prompts(rows, turns, 32), sampling))
         engine.close()
@@ -45,6 +46,7 @@ def share(processes: int, options: argparse.Namespace) -> list[dict[str, float]]
     begin = time.time() + options.setup_s
     told = {"begin": begin, "device": options.device, "rows": options.rows, "turns": options.turns}
     given = [part for name, value in told.items() for part in (f"--{name}", str(value))]
+    given += ["--graphs" if options.graphs else "--no-graphs"]
     command = [sys.executable, "-m", "benchmarks.gpu_share", *given]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(processes)]
     return [json.loads(process.communicate()[0]) for process in running]
@@ -58,10 +60,11 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=6)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
     parser.add_argument("--setup-s", type=float, default=60.0, help="seconds until all processes are ready")
+    parser.add_argument("--graphs", action=argparse.BooleanOptionalAction, default=True, help="replay CUDA graphs")
     parser.add_argument("--begin", type=float, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.begin:
-        print(json.dumps(generate(options.begin, options.rows, options.turns, options.device)))
+        print(json.dumps(generate(options.begin, options.rows, options.turns, options.device, options.graphs)))
         return
     rows = []
     for processes in options.processes:
