@@ -126,7 +126,8 @@ def change_json(data: bytes, chance: random.Random) -> bytes:
     value = json.loads(lines[place])
     for _ in range(chance.choice((1, 1, 2, 4))):
         value = change_value(value, chance)
-    lines[place] = json.dumps(value).encode()
+    with contextlib.suppress(RecursionError):  # a deep value put into another one
+        lines[place] = json.dumps(value).encode()
     return b"\n".join(lines) + b"\n"
 
 

@@ -220,6 +220,14 @@ def test_the_first_three_are_named_and_all_counted(tmp_path):
     )
 
 
+@pytest.mark.parametrize("record", [chat(), verifiers(), export(*traced())], ids=["chat", "verifiers", "spans"])
+@pytest.mark.parametrize("bad", [None, 1.5, "id", ["id"], True])
+def test_a_line_that_is_no_object_is_left_out(tmp_path, record, bad):
+    found, missing = read(lines(tmp_path / "log.jsonl", record, bad))
+    assert len(found) == 1
+    assert missing[0].startswith("1 records are left out: log.jsonl, line 2")
+
+
 def test_a_file_that_changes_its_format_is_read_to_there(tmp_path):
     found, (missing,) = read(lines(tmp_path / "log.jsonl", chat(), chat(0.0), verifiers(), chat(), verifiers()))
     assert len(found) == 2

@@ -24,7 +24,7 @@ def read_verifiers(source: Source) -> Iterator[Logged]:
     """Yield the trajectories of a file. Rollouts of an example are a group."""
     for where, record in source.records():
         with source.record(where):
-            if "id" in record:  # its name in files of 2025
+            if isinstance(record, dict) and "id" in record:  # its name in files of 2025
                 record = {"example_id": record["id"], **record}
             line, tools = check(_Line, record, where), record.get("tool_defs")
             if tools is None and isinstance(line.info, dict):
