@@ -86,20 +86,8 @@ def test_a_process_waits_for_the_moment_at_which_all_begin(monkeypatch):
 
 
 def test_processes_that_are_late_have_no_rate(capsys, monkeypatch):
-    small = [
-        "gpu_share",
-        "--device",
-        "cpu",
-        "--processes",
-        "2",
-        "--rows",
-        "2",
-        "--turns",
-        "1",
-        "--setup-s",
-        "0",
-        "--no-graphs",
-    ]
+    small = ["gpu_share", "--no-graphs", "--device", "cpu", "--processes", "2"]
+    small += ["--rows", "2", "--turns", "1", "--setup-s", "0"]
     monkeypatch.setattr(sys, "argv", small)
     gpu_share.main()
     _, processes, _, rate, late, _ = capsys.readouterr().out.splitlines()[-1].split("|")

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import AliasChoices, BaseModel, Field
 
 from turnwise.base.errors import DataError, did_you_mean
 from turnwise.integrations.logs.logged import Logged, Response, as_text, check, checked_ids, read_responses, reward_of
@@ -12,7 +12,7 @@ from turnwise.integrations.logs.source import Source
 
 
 class _Line(BaseModel):
-    example_id: Any
+    example_id: Any = Field(validation_alias=AliasChoices("example_id", "id"))  # "id" in files of 2025
     prompt: str | list[Any] | None
     completion: str | list[Any] | None
     info: Any = None
@@ -24,8 +24,6 @@ def read_verifiers(source: Source) -> Iterator[Logged]:
     """Yield the trajectories of a file. Rollouts of an example are a group."""
     for where, record in source.records():
         with source.record(where):
-            if isinstance(record, dict) and "id" in record:  # its name in files of 2025
-                record = {"example_id": record["id"], **record}
             line, tools = check(_Line, record, where), record.get("tool_defs")
             if tools is None and isinstance(line.info, dict):
                 tools = line.info.get("oai_tools")
