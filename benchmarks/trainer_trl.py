@@ -8,8 +8,10 @@ Needs what benchmarks/requirements-trl.txt lists. Both train the same random wei
 update per step, in turn in one process. Every conversation has the same number of turns and, but for a response that
 ends early, of tokens; the number of generated ones is shown. TRL's rollout function generates for all conversations at
 once, turn by turn, with `model.generate`. One reads each conversation anew in each turn, as TRL's own loop over tool
-calls does; "TRL, cached" hands the cache of the turns before to `model.generate`, which is TRL written well. TRL's
-generation with vLLM is left out. In bfloat16 all sides generate from a rounded copy of the step's weights.
+calls does; "TRL, cached" hands the cache of the turns before to `model.generate`, which is TRL written well. "TRL,
+tools" is that loop, on an environment of `environment_factory`, "TRL, tools, batched" the same with transformers'
+continuous batching, "TRL, tools, vLLM" with vLLM (benchmarks/requirements-trl-vllm.txt). In bfloat16 the rollout
+functions and turnwise generate from a rounded copy of the step's weights, TRL's loop under autocast.
 """
 
 import argparse
@@ -22,7 +24,7 @@ import torch
 from benchmarks.common import one_thread
 from benchmarks.tables import ratios, spread, table
 from benchmarks.trainer_trl_parts import WARM_UP, Ends, make_model
-from benchmarks.trainer_trl_sides import theirs
+from benchmarks.trainer_trl_sides import theirs, tools, vllm_tools
 
 from turnwise.config import parse_config
 from turnwise.train.loop import train
@@ -65,20 +67,23 @@ def main() -> None:
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
     parser.add_argument("--max-tokens", type=int, default=4096, help="tokens of a micro-batch in turnwise")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--only", nargs="+", choices=TRAINERS, default=DEFAULT, help="sides to measure")
     options = parser.parse_args()
     one_thread()
     with tempfile.TemporaryDirectory() as model:
         make_model(model, options.smollm2)
-        rounds = [{name: measure(model, options) for name, measure in TRAINERS.items()} for _ in range(options.rounds)]
+        rounds = [{name: TRAINERS[name](model, options) for name in options.only} for _ in range(options.rounds)]
     rows, count = [], options.groups * options.size
-    columns = {name: np.array([measured[name][0] for measured in rounds]).T for name in TRAINERS}
+    columns = {name: np.array([measured[name][0] for measured in rounds]).T for name in options.only}
+    bases = [name for name in ("TRL", "TRL, cached") if name in columns]
     for name, (own, wall, played) in columns.items():
         tokens = np.mean([measured[name][1] for measured in rounds])
-        times = (spread(ratios(columns[trl][i], columns[name][i])) for trl in ("TRL", "TRL, cached") for i in (0, 1))
+        times = (spread(ratios(columns[base][i], columns[name][i])) for base in bases for i in (0, 1))
         rows.append((name, f"{tokens:,.1f}", spread(own, 1), spread(wall, 1), spread(played, 1),
                      spread(wall - played, 1), spread(3600 * count / own, 0), *times))  # fmt: skip
+    times = [text for base in bases for text in (f"times {base}: CPU", "wall")]
     header = ("", "generated a trajectory", "CPU s a step", "wall s a step", "of it the rollout", "the rest",
-              "trajectories a CPU hour", "times TRL, CPU", "wall", "times TRL cached, CPU", "wall")  # fmt: skip
+              "trajectories a CPU hour", *times)  # fmt: skip
     title = (
         f"{count} trajectories of {options.turns} turns a step, {options.precision}, {options.steps} steps, "
         f"{options.rounds} rounds"
@@ -89,8 +94,12 @@ def main() -> None:
 TRAINERS: dict[str, Callable[[str, argparse.Namespace], tuple[np.ndarray, float]]] = {
     "TRL": theirs,
     "TRL, cached": functools.partial(theirs, cached=True),
+    "TRL, tools": tools,
+    "TRL, tools, batched": functools.partial(tools, use_transformers_continuous_batching=True),
+    "TRL, tools, vLLM": vllm_tools,
     "turnwise": ours,
 }
+DEFAULT = ["TRL", "TRL, cached", "turnwise"]
 
 if __name__ == "__main__":
     main()

@@ -13,9 +13,11 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast,
 from turnwise.environments.base import Step
 from turnwise.train.display import Display
 
-SPECIAL = ("<pad>", "<begin>", "<end>", "user", "assistant")
+SPECIAL = ("<pad>", "<begin>", "<end>", "user", "assistant", "tool")
 TEMPLATE = (
-    "{% for message in messages %}<begin> {{ message.role }} {{ message.content }}<end> {% endfor %}"
+    "{% for message in messages %}<begin> {{ message.role }} {{ message.content }}"
+    "{% for call in message.tool_calls %}{{ call.function.name }} {{ call.function.arguments }}{% endfor %}<end> "
+    "{% endfor %}"
     "{% if add_generation_prompt %}<begin> assistant {% endif %}"
 )
 SHAPES = {

@@ -1,16 +1,18 @@
 """Train with TRL's GRPO trainer, in the ways that its users write an agent of several turns."""
 
 import argparse
+import os
 import tempfile
 import time
 import warnings
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
 from benchmarks.rollout_speed import contiguous
 from benchmarks.trainer_trl_parts import WARM_UP, Ends, Words
-from transformers import DynamicCache
+from transformers import AutoTokenizer, DynamicCache
 
 from turnwise.models.chat import chat_format
 from turnwise.models.policy import frozen_copy
@@ -20,14 +22,12 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of TRL's imports
     import trl  # pyright: ignore[reportMissingImports]
     from datasets import Dataset  # pyright: ignore[reportMissingImports]
+    from trl.trainer import grpo_trainer  # pyright: ignore[reportMissingImports]
 
 
 def theirs(model: str, options: argparse.Namespace, *, cached: bool = False) -> tuple[np.ndarray, float]:
     """Train with TRL; return the same. `cached`: the rollout function keeps keys and values from turn to turn."""
-    count, generated = options.groups * options.size, []
-    games = [Words(task, turns=options.turns, length=options.observation) for task in range(options.groups * 8)]
-    numbers = {game.start(): task for task, game in enumerate(games)}
-    ends, bf16 = Ends(), options.precision == "bf16"
+    ends, games, generated, bf16 = Ends(), _games(options), [], options.precision == "bf16"
 
     def rollout(prompts: list, trainer: trl.GRPOTrainer) -> dict[str, Any]:
         began = time.perf_counter()
@@ -37,7 +37,7 @@ def theirs(model: str, options: argparse.Namespace, *, cached: bool = False) -> 
             vars(policy).pop("forward", None)  # accelerate's autocast around it, which bfloat16 weights do not need
             policy.get_output_embeddings().register_forward_pre_hook(contiguous)  # pyright: ignore
         form = chat_format(trainer.processing_class, PromptConfig())  # pyright: ignore
-        begun = [Words(numbers[p[0]["content"]], turns=options.turns, length=options.observation) for p in prompts]
+        begun = [Words(games[p[0]["content"]], turns=options.turns, length=options.observation) for p in prompts]
         first = [form.prompt_ids(game.start(), first=True) for game in begun]
         ids, masks, paid = [list(prompt) for prompt in first], [[] for _ in begun], [0.0 for _ in begun]
         session = Session(policy, options)
@@ -57,24 +57,113 @@ def theirs(model: str, options: argparse.Namespace, *, cached: bool = False) -> 
         ends.rollouts.append(time.perf_counter() - began)
         return {"prompt_ids": first, "completion_ids": completions, "logprobs": None, "env_mask": masks, "paid": paid}
 
-    with tempfile.TemporaryDirectory() as folder:
-        trainer = trl.GRPOTrainer(
-            model=model,
-            reward_funcs=lambda paid, **_: paid,
-            args=trl.GRPOConfig(
-                output_dir=folder, use_cpu=options.device == "cpu", bf16=bf16, report_to=[], beta=0.0,
-                num_generations=options.size,
-                per_device_train_batch_size=options.micro, gradient_accumulation_steps=count // options.micro,
-                max_completion_length=4096, max_steps=options.steps + WARM_UP, learning_rate=1e-6,
-                save_strategy="no", logging_steps=1000, disable_tqdm=True, gradient_checkpointing=False,
-                model_init_kwargs={"dtype": "float32"},
-            ),
-            train_dataset=Dataset.from_list([{"prompt": [{"role": "user", "content": text}]} for text in numbers]),
-            rollout_func=rollout,
-            callbacks=[ends],
-        )  # fmt: skip
-        trainer.train()
+    _train(trl.GRPOTrainer, model, options, ends, lambda paid, **_: paid, rollout_func=rollout)
     return ends.seconds(), float(np.mean(generated))
+
+
+def tools(model: str, options: argparse.Namespace, **settings: Any) -> tuple[np.ndarray, float]:
+    """Train with TRL's own loop over tool calls, on environments of `environment_factory`; return the same.
+
+    A model of random weights makes no calls, so each of its responses is taken as one. `settings` are TRL's.
+    """
+    ends, games, generated = Ends(), _games(options), []
+
+    class Speaker:
+        """An environment of TRL, whose tool says the words of a response."""
+
+        def reset(self, prompt: list, **_: Any) -> None:
+            """Begin the task whose first text is the prompt."""
+            self._game = Words(games[prompt[0]["content"]], turns=options.turns, length=options.observation)
+
+        def say(self, words: str) -> str:
+            """Say something.
+
+            Args:
+                words: The words.
+            """
+            return self._game.step(words).observation
+
+        def get_reward(self) -> float:
+            """Pay what has been earned; the last response, which TRL does not play, earns nothing."""
+            return self._game.paid
+
+    class Trainer(trl.GRPOTrainer):
+        def _generate(self, prompts: list) -> Any:
+            began = time.perf_counter()
+            result = super()._generate(prompts)
+            ends.rollouts.append(time.perf_counter() - began)
+            return result
+
+    def parse(tokenizer: Any, ids: list[int], **_: Any) -> dict[str, Any]:
+        generated.append(len(ids))
+        call = {"name": "say", "arguments": {"words": tokenizer.decode(ids, skip_special_tokens=True)}}
+        return {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": call}]}
+
+    words = AutoTokenizer.from_pretrained(model)
+    words.response_schema = {}  # the parser is the one above
+    limits = {"max_tool_calling_iterations": options.turns - 1, **_limit(options, settings)}
+    with mock.patch.object(grpo_trainer, "parse_response", parse):
+        _train(Trainer, model, options, ends, None, {**limits, **settings}, environment_factory=Speaker,
+               processing_class=words)  # fmt: skip
+    return ends.seconds(), sum(generated) / len(ends.rollouts) / (options.groups * options.size)
+
+
+def vllm_tools(model: str, options: argparse.Namespace) -> tuple[np.ndarray, float]:
+    """Do as `tools`, with vLLM for generation, in TRL's process; return the same."""
+    import vllm  # pyright: ignore[reportMissingImports]
+    from trl.generation import vllm_generation  # pyright: ignore[reportMissingImports]
+    from vllm import _custom_ops  # pyright: ignore[reportMissingImports]
+
+    os.environ |= {"VLLM_CPU_KVCACHE_SPACE": "2", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_NO_USAGE_STATS": "1"}
+    own = {"dtype": "bfloat16" if options.precision == "bf16" else "float32", "block_size": 32}
+    with (
+        # on a CPU vLLM packs weights, which TRL could not replace then
+        mock.patch.object(_custom_ops, "_supports_onednn", options.device != "cpu"),
+        mock.patch.object(vllm_generation, "LLM", lambda **given: vllm.LLM(**{**given, **own})),
+    ):
+        return tools(model, options, use_vllm=True, vllm_mode="colocate", vllm_max_model_length=2048)
+
+
+def _limit(options: argparse.Namespace, settings: dict[str, Any]) -> dict[str, Any]:
+    """Limit a response; TRL's own limit is that of all responses of a trajectory."""
+    name = "max_tokens" if settings.get("use_vllm") else "max_new_tokens"
+    return {"generation_kwargs": {name: options.response}}
+
+
+def _games(options: argparse.Namespace) -> dict[str, int]:
+    """Return the number of each task, by its first text."""
+    tasks = range(options.groups * 8)
+    return {Words(task, turns=options.turns, length=options.observation).start(): task for task in tasks}
+
+
+def _train(
+    kind: type[trl.GRPOTrainer],
+    model: str,
+    options: argparse.Namespace,
+    ends: Ends,
+    rewards: Any,
+    settings: dict[str, Any] | None = None,
+    **parts: Any,
+) -> None:
+    """Train with a trainer of TRL, its further settings and parts."""
+    count = options.groups * options.size
+    prompts = [{"prompt": [{"role": "user", "content": text}]} for text in _games(options)]
+    with tempfile.TemporaryDirectory() as folder:
+        kind(
+            model=model,
+            reward_funcs=rewards,
+            args=trl.GRPOConfig(**{
+                "output_dir": folder, "use_cpu": options.device == "cpu", "bf16": options.precision == "bf16",
+                "report_to": [], "beta": 0.0, "num_generations": options.size,
+                "per_device_train_batch_size": options.micro, "gradient_accumulation_steps": count // options.micro,
+                "max_completion_length": 4096, "max_steps": options.steps + WARM_UP, "learning_rate": 1e-6,
+                "save_strategy": "no", "logging_steps": 1000, "disable_tqdm": True, "gradient_checkpointing": False,
+                "model_init_kwargs": {"dtype": "float32"}, **(settings or {}),
+            }),
+            train_dataset=Dataset.from_list(prompts),
+            callbacks=[ends],
+            **parts,
+        ).train()  # fmt: skip
 
 
 @torch.no_grad()
