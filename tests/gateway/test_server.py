@@ -10,6 +10,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
+from http.client import HTTPConnection
 from types import SimpleNamespace
 from typing import cast
 from urllib.parse import urlsplit
@@ -261,6 +262,19 @@ def test_a_caller_that_goes_away_leaves_no_turn():
         assert asked.wait(5)
         assert cancelled.wait(5), "the engine goes on for nobody"
         assert not gateway.sessions["one"].trajectory.turns
+
+
+def test_an_answer_does_not_wait_for_the_caller_to_acknowledge_its_first_part():
+    seconds = []
+    with served() as (endpoint, _):
+        caller = HTTPConnection(*address_of(endpoint), timeout=10)
+        for _ in range(40):
+            begun = time.perf_counter()
+            caller.request("GET", "/s/one/v1/models", headers={"Authorization": f"Bearer {TOKEN}"})
+            assert caller.getresponse().read()
+            seconds.append(time.perf_counter() - begun)
+        caller.close()
+    assert min(seconds[20:]) < 0.03, "Linux delays acknowledgements by 40 ms, but for the first of a connection"
 
 
 def test_logs_hold_no_prompt_and_no_key(caplog, monkeypatch):

@@ -128,6 +128,8 @@ class HttpServer:
     async def _connected(self, connection: socket.socket) -> None:
         writer = None
         try:
+            # asyncio does so only for sockets that name their protocol; an answer's last part would wait 40 ms
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
             reader, writer = await asyncio.open_connection(sock=connection, limit=_CHUNK)
             await self._serve(reader, writer)
         except (OSError, h11.RemoteProtocolError, TimeoutError, asyncio.CancelledError):
@@ -158,8 +160,8 @@ class HttpServer:
             answer = request if isinstance(request, HttpResponse) else await self._answer(request, connection, reader)
             if answer is None:
                 return
-            for part in _parts(answer, close=refused, bodiless=method == "HEAD"):
-                writer.write(connection.send(part) or b"")
+            parts = _parts(answer, close=refused, bodiless=method == "HEAD")
+            writer.write(b"".join(connection.send(part) or b"" for part in parts))
             async with asyncio.timeout(IDLE_S):
                 await writer.drain()
             if refused or connection.our_state is not h11.DONE:
