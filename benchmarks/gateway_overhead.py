@@ -103,11 +103,9 @@ def main():
     options = parser.parse_args()
     wall, together, alone, cpu = asyncio.run(serve(options.sessions, options.turns))
     calls = len(together) + len(alone)
-    print(f"{options.sessions} sessions of {options.turns} turns, {calls} calls")
-    print(
-        f"time per call, all sessions at once: {1e3 * wall / len(together):.2f} ms (wall), {1e3 * cpu / calls:.2f} ms"
-    )
-    print(f"(processor); one session alone: median {1e3 * statistics.median(alone):.2f} ms")
+    print(f"{options.sessions} sessions of {options.turns} turns, {calls} calls, ms per call")
+    print(f"all sessions at once: {1e3 * wall / len(together):.2f}, processor {1e3 * cpu / calls:.2f}")
+    print(f"one session alone: median {1e3 * statistics.median(alone):.2f}")
 
 
 if __name__ == "__main__":
