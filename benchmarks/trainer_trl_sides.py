@@ -26,7 +26,10 @@ with warnings.catch_warnings():
 
 
 def theirs(model: str, options: argparse.Namespace, *, cached: bool = False) -> tuple[np.ndarray, float]:
-    """Train with TRL; return the same. `cached`: the rollout function keeps keys and values from turn to turn."""
+    """Train with TRL; return a step's seconds (see `Ends.seconds`) and a trajectory's generated tokens.
+
+    `cached`: the rollout function keeps keys and values from turn to turn.
+    """
     ends, games, generated, bf16 = Ends(), _games(options), [], options.precision == "bf16"
 
     def rollout(prompts: list, trainer: trl.GRPOTrainer) -> dict[str, Any]:
@@ -62,7 +65,7 @@ def theirs(model: str, options: argparse.Namespace, *, cached: bool = False) -> 
 
 
 def tools(model: str, options: argparse.Namespace, **settings: Any) -> tuple[np.ndarray, float]:
-    """Train with TRL's own loop over tool calls, on environments of `environment_factory`; return the same.
+    """Train with TRL's own loop over tool calls, on environments of `environment_factory`; return as `theirs`.
 
     A model of random weights makes no calls, so each of its responses is taken as one. `settings` are TRL's.
     """
@@ -109,7 +112,7 @@ def tools(model: str, options: argparse.Namespace, **settings: Any) -> tuple[np.
 
 
 def vllm_tools(model: str, options: argparse.Namespace) -> tuple[np.ndarray, float]:
-    """Do as `tools`, with vLLM for generation, in TRL's process; return the same."""
+    """Do as `tools`, with vLLM for generation, in TRL's process."""
     import vllm  # pyright: ignore[reportMissingImports]
     from trl.generation import vllm_generation  # pyright: ignore[reportMissingImports]
     from vllm import _custom_ops  # pyright: ignore[reportMissingImports]
