@@ -1,10 +1,12 @@
 """Train with TRL's GRPO trainer, in the ways that its users write an agent of several turns."""
 
 import argparse
+import functools
 import os
 import tempfile
 import time
 import warnings
+from collections.abc import Callable, Iterable
 from typing import Any
 from unittest import mock
 
@@ -40,7 +42,7 @@ def theirs(model: str, options: argparse.Namespace, *, cached: bool = False) -> 
             vars(policy).pop("forward", None)  # accelerate's autocast around it, which bfloat16 weights do not need
             policy.get_output_embeddings().register_forward_pre_hook(contiguous)  # pyright: ignore
         form = chat_format(trainer.processing_class, PromptConfig())  # pyright: ignore
-        begun = [Words(games[p[0]["content"]], turns=options.turns, length=options.observation) for p in prompts]
+        begun = [games[prompt[0]["content"]]() for prompt in prompts]
         first = [form.prompt_ids(game.start(), first=True) for game in begun]
         ids, masks, paid = [list(prompt) for prompt in first], [[] for _ in begun], [0.0 for _ in begun]
         session = Session(policy, options)
@@ -60,14 +62,18 @@ def theirs(model: str, options: argparse.Namespace, *, cached: bool = False) -> 
         ends.rollouts.append(time.perf_counter() - began)
         return {"prompt_ids": first, "completion_ids": completions, "logprobs": None, "env_mask": masks, "paid": paid}
 
-    _train(trl.GRPOTrainer, model, options, ends, lambda paid, **_: paid, rollout_func=rollout)
+    parts = {"reward_funcs": lambda paid, **_: paid, "rollout_func": rollout}
+    _train(trl.GRPOTrainer, model, options, games, ends, parts)
     return ends.seconds(), float(np.mean(generated))
 
 
-def tools(model: str, options: argparse.Namespace, **settings: Any) -> tuple[np.ndarray, float]:
+def tools(
+    model: str, options: argparse.Namespace, *, limit: str = "max_new_tokens", **settings: Any
+) -> tuple[np.ndarray, float]:
     """Train with TRL's own loop over tool calls, on environments of `environment_factory`; return as `theirs`.
 
-    A model of random weights makes no calls, so each of its responses is taken as one. `settings` are TRL's.
+    A model of random weights makes no calls, so each of its responses is taken as one. `settings` are TRL's, and
+    `limit` its engine's name for the tokens of a response: TRL's own limit is that of all responses of a trajectory.
     """
     ends, games, generated = Ends(), _games(options), []
 
@@ -76,7 +82,7 @@ def tools(model: str, options: argparse.Namespace, **settings: Any) -> tuple[np.
 
         def reset(self, prompt: list, **_: Any) -> None:
             """Begin the task whose first text is the prompt."""
-            self._game = Words(games[prompt[0]["content"]], turns=options.turns, length=options.observation)
+            self._game = games[prompt[0]["content"]]()
 
         def say(self, words: str) -> str:
             """Say something.
@@ -104,10 +110,10 @@ def tools(model: str, options: argparse.Namespace, **settings: Any) -> tuple[np.
 
     words = AutoTokenizer.from_pretrained(model)
     words.response_schema = {}  # the parser is the one above
-    limits = {"max_tool_calling_iterations": options.turns - 1, **_limit(options, settings)}
+    settings |= {"max_tool_calling_iterations": options.turns - 1, "generation_kwargs": {limit: options.response}}
+    parts = {"reward_funcs": None, "environment_factory": Speaker, "processing_class": words}
     with mock.patch.object(grpo_trainer, "parse_response", parse):
-        _train(Trainer, model, options, ends, None, {**limits, **settings}, environment_factory=Speaker,
-               processing_class=words)  # fmt: skip
+        _train(Trainer, model, options, games, ends, parts, **settings)
     return ends.seconds(), sum(generated) / len(ends.rollouts) / (options.groups * options.size)
 
 
@@ -124,44 +130,40 @@ def vllm_tools(model: str, options: argparse.Namespace) -> tuple[np.ndarray, flo
         mock.patch.object(_custom_ops, "_supports_onednn", options.device != "cpu"),
         mock.patch.object(vllm_generation, "LLM", lambda **given: vllm.LLM(**{**given, **own})),
     ):
-        return tools(model, options, use_vllm=True, vllm_mode="colocate", vllm_max_model_length=2048)
+        return tools(
+            model, options, limit="max_tokens", use_vllm=True, vllm_mode="colocate", vllm_max_model_length=2048
+        )
 
 
-def _limit(options: argparse.Namespace, settings: dict[str, Any]) -> dict[str, Any]:
-    """Limit a response; TRL's own limit is that of all responses of a trajectory."""
-    name = "max_tokens" if settings.get("use_vllm") else "max_new_tokens"
-    return {"generation_kwargs": {name: options.response}}
-
-
-def _games(options: argparse.Namespace) -> dict[str, int]:
-    """Return the number of each task, by its first text."""
+def _games(options: argparse.Namespace) -> dict[str, Callable[[], Words]]:
+    """Return what begins each task, by its first text."""
     tasks = range(options.groups * 8)
-    return {Words(task, turns=options.turns, length=options.observation).start(): task for task in tasks}
+    games = [functools.partial(Words, task, turns=options.turns, length=options.observation) for task in tasks]
+    return {begin().start(): begin for begin in games}
 
 
 def _train(
     kind: type[trl.GRPOTrainer],
     model: str,
     options: argparse.Namespace,
+    games: Iterable[str],
     ends: Ends,
-    rewards: Any,
-    settings: dict[str, Any] | None = None,
-    **parts: Any,
+    parts: dict[str, Any],
+    **settings: Any,
 ) -> None:
-    """Train with a trainer of TRL, its further settings and parts."""
+    """Train with a trainer of TRL on the games with these first texts, its further parts and settings."""
     count = options.groups * options.size
-    prompts = [{"prompt": [{"role": "user", "content": text}]} for text in _games(options)]
+    prompts = [{"prompt": [{"role": "user", "content": text}]} for text in games]
     with tempfile.TemporaryDirectory() as folder:
         kind(
             model=model,
-            reward_funcs=rewards,
             args=trl.GRPOConfig(**{
                 "output_dir": folder, "use_cpu": options.device == "cpu", "bf16": options.precision == "bf16",
                 "report_to": [], "beta": 0.0, "num_generations": options.size,
                 "per_device_train_batch_size": options.micro, "gradient_accumulation_steps": count // options.micro,
                 "max_completion_length": 4096, "max_steps": options.steps + WARM_UP, "learning_rate": 1e-6,
                 "save_strategy": "no", "logging_steps": 1000, "disable_tqdm": True, "gradient_checkpointing": False,
-                "model_init_kwargs": {"dtype": "float32"}, **(settings or {}),
+                "model_init_kwargs": {"dtype": "float32"}, **settings,
             }),
             train_dataset=Dataset.from_list(prompts),
             callbacks=[ends],
