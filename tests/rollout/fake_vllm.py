@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import numpy as np
 import torch
 from safetensors.torch import load_file
 
@@ -154,8 +155,9 @@ class FakeVllm:
                 if (name, *ids) not in self.cache:
                     self.cache[name, *ids] = model(input_ids=torch.tensor([ids]), use_cache=False).logits[:, -1].float()
                 logits = self.cache[name, *ids]
-            place = torch.tensor([len(ids)])
-            token, logprob, _ = sample(logits, asked, uniform(settings["seed"], torch.zeros_like(place), place))
+            place = np.array([len(ids)])
+            number = torch.from_numpy(uniform(settings["seed"], np.zeros_like(place), place))
+            token, logprob, _ = sample(logits, asked, number)
             ids.append(int(token))
             content.append({"token_id": int(token), "logprob": float(logprob)})
         tokens = [entry["token_id"] for entry in content]

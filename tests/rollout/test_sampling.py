@@ -4,8 +4,13 @@ import pytest
 import torch
 from scipy import stats
 
+from turnwise.engines import sampling
 from turnwise.engines.base import Sampling
-from turnwise.engines.sampling import sample, uniform
+from turnwise.engines.sampling import sample
+
+
+def uniform(seed: int, conversation: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+    return torch.from_numpy(sampling.uniform(seed, conversation.numpy(), position.numpy()))
 
 
 def grid(conversations: int, positions: int) -> tuple[torch.Tensor, torch.Tensor]:

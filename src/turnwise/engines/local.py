@@ -353,8 +353,8 @@ class LocalEngine:
     def _draw_alike(self, rows: np.ndarray, logits: torch.Tensor, sampling: Sampling) -> None:
         places = self._length[rows]
         # All that the device computes is started before it is waited for, once: a GPU keeps working meanwhile.
-        numbers = uniform(sampling.seed, torch.from_numpy(self._draws[rows]), torch.from_numpy(places))
-        drawn = sample(logits, sampling, on_device(numbers.numpy(), logits.device))
+        numbers = uniform(sampling.seed, self._draws[rows], places)
+        drawn = sample(logits, sampling, on_device(numbers, logits.device))
         if sampling.spread_top:
             embeddings = self.model.get_input_embeddings().weight
             assert isinstance(embeddings, torch.Tensor)
@@ -366,7 +366,7 @@ class LocalEngine:
         if not np.isfinite(logprobs).all():
             raise EngineFault(f"the logits are not finite: {DIVERGED}; lower update.learning_rate")
         self._ids[rows, places], self._logprobs[rows, places] = tokens, logprobs
-        stopped = np.isin(tokens, sampling.stop_ids)
+        stopped = np.equal.outer(sampling.stop_ids, tokens).any(0)  # of few, ten times as fast as np.isin
         if sampling.stop:
             stopped |= self._ends_with_stop(sampling.stop, rows, places)
         ended = stopped | (places + 1 - self._start[rows] + self._begun[rows] >= self._most[rows])

@@ -1,5 +1,6 @@
 """Sample tokens with the inverse distribution function and uniform numbers that do not depend on the schedule."""
 
+import numpy as np
 import torch
 
 from turnwise.engines.base import Sampling, Tempering
@@ -8,7 +9,7 @@ MIN_ENTROPY = 1e-8
 """Lower bound of the entropy before the logarithm (nats)."""
 
 
-def uniform(seed: int, conversation: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+def uniform(seed: int, conversation: np.ndarray, position: np.ndarray) -> np.ndarray:
     """Draw a number in `[0, 1)` per token: `hash(seed, conversation, position) / 2^24`.
 
     Args:
@@ -21,10 +22,10 @@ def uniform(seed: int, conversation: torch.Tensor, position: torch.Tensor) -> to
 
     Reference: the finaliser of SplitMix64, Steele, Lea and Flood, OOPSLA 2014.
     """
-    bits = torch.full_like(conversation, seed % 2**63)
-    for part in (0, conversation, position):
-        bits = _mix(bits + part + _INCREMENT)
-    return _shift(bits, 40).float() * 2.0**-24
+    bits = _mix(np.array([seed % 2**63], dtype=np.uint64) + _INCREMENT)  # an array wraps around, a number would warn
+    for part in (conversation, position):
+        bits = _mix(bits + part.astype(np.uint64) + _INCREMENT)
+    return (bits >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24)
 
 
 def sample(
@@ -98,19 +99,10 @@ def _factor(entropy: torch.Tensor, tempering: Tempering) -> torch.Tensor:
     return 1.0 + tempering.strength * (level.abs() if tempering.sizes_only else level)
 
 
-def _signed(bits: int) -> int:
-    return bits - 2**64 if bits >= 2**63 else bits
+_INCREMENT = np.uint64(0x9E3779B97F4A7C15)
 
 
-_INCREMENT = _signed(0x9E3779B97F4A7C15)
-
-
-def _mix(bits: torch.Tensor) -> torch.Tensor:
-    bits = (bits ^ _shift(bits, 30)) * _signed(0xBF58476D1CE4E5B9)
-    bits = (bits ^ _shift(bits, 27)) * _signed(0x94D049BB133111EB)
-    return bits ^ _shift(bits, 31)
-
-
-def _shift(bits: torch.Tensor, by: int) -> torch.Tensor:
-    """Shift right and fill with zeros; torch's own shift of int64 keeps the sign."""
-    return (bits >> by) & (2 ** (64 - by) - 1)
+def _mix(bits: np.ndarray) -> np.ndarray:
+    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return bits ^ (bits >> np.uint64(31))

@@ -36,9 +36,11 @@ class Path:
 def use(model: PreTrainedModel) -> bool:
     """Let a model attend by `attend` from now on; returns False, and changes nothing, if it does not attend by SDPA."""
     decoder = model.get_decoder()
-    if decoder.config._attn_implementation == "sdpa":  # permanently: a backward pass may recompute layers
+    kind = decoder.config._attn_implementation
+    if kind == "sdpa":  # permanently: a backward pass may recompute layers
         decoder.set_attn_implementation(NAME)
-    return decoder.config._attn_implementation == NAME
+        kind = decoder.config._attn_implementation
+    return kind == NAME
 
 
 def additive(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
