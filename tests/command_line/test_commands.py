@@ -195,7 +195,8 @@ def test_a_report_that_takes_long_says_how_far_it_is_and_is_silent_once_it_is_re
 
 def test_bars_of_libraries_are_off_in_a_log(monkeypatch):
     monkeypatch.delenv("TQDM_DISABLE", raising=False)
-    code = "from turnwise.commands.common import quiet; quiet(); from tqdm.auto import tqdm; list(tqdm(range(9)))"
+    code = "from turnwise.commands.common import load_libraries as load; load()"
+    code += "; from tqdm.auto import tqdm; list(tqdm(range(9)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr == ""
 

@@ -12,9 +12,9 @@ from turnwise.commands.common import (
     add_markdown,
     add_out,
     count,
+    load_libraries,
     natural,
     open_run,
-    quiet,
     refuse_written,
     say_written,
 )
@@ -71,7 +71,7 @@ def _surprisal(options: argparse.Namespace) -> int:
     from turnwise.train.display import ConsoleDisplay
     from turnwise.train.resume import use_device
 
-    quiet()
+    load_libraries()
     device = use_device(config.run)
     with ConsoleDisplay() as display:
         made = measure_surprisal(
@@ -94,7 +94,7 @@ def _noise(options: argparse.Namespace) -> int:
     from turnwise.train.display import ConsoleDisplay
     from turnwise.train.resume import use_device
 
-    quiet()
+    load_libraries()
     device = use_device(config.run)
     with ConsoleDisplay() as display:
         found = measure_noise(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from turnwise.base.errors import ConfigError, RunError
 from turnwise.base.terminal import print_table, say, say_next
-from turnwise.commands.common import count, note, open_run, quiet
+from turnwise.commands.common import count, load_libraries, note, open_run
 
 if TYPE_CHECKING:
     from turnwise.config import Config
@@ -86,7 +86,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     config = _asked(config, options)
     if not folder.verified:
         note(folder.unverified)
-    quiet()
+    load_libraries()
     from turnwise.engines.build import make_engine
     from turnwise.engines.models import Models, NamedModel
     from turnwise.environments.suites import make_suite

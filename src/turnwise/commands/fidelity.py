@@ -11,9 +11,9 @@ from turnwise.commands.common import (
     add_markdown,
     add_out,
     count,
+    load_libraries,
     natural,
     open_run,
-    quiet,
     refuse_written,
     say_written,
 )
@@ -85,7 +85,7 @@ def _measure(options: argparse.Namespace, **further: Any) -> tuple[Path, Any, st
     from turnwise.train.display import ConsoleDisplay
     from turnwise.train.resume import use_device
 
-    quiet()
+    load_libraries()
 
     def play(stage: Any) -> Any:
         from turnwise.integrations.logs.replayed import log_groups

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.base.terminal import say
-from turnwise.commands.common import count, natural, note, quiet, run_server, seconds
+from turnwise.commands.common import count, load_libraries, natural, note, run_server, seconds
 from turnwise.commands.policies import load_policy
 
 
@@ -36,7 +36,7 @@ def add(commands: Any) -> None:
 
 
 def _gateway(options: argparse.Namespace) -> int:
-    quiet()
+    load_libraries()
     from turnwise.engines.build import make_engine
     from turnwise.engines.models import Models, NamedModel
     from turnwise.rollout.collectors import make_sampling

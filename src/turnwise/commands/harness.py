@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from turnwise.base.errors import ConfigError
 from turnwise.base.recipes import shipped_recipes
 from turnwise.base.terminal import print_page, say
-from turnwise.commands.common import count, natural, quiet
+from turnwise.commands.common import count, load_libraries, natural
 
 if TYPE_CHECKING:
     from turnwise.config import Config
@@ -56,7 +56,7 @@ def harness_config(name: str, overrides: Sequence[str]) -> "Config":
 
 def _check(options: argparse.Namespace) -> int:
     config = harness_config(options.name, options.overrides)
-    quiet()
+    load_libraries()
     from turnwise.engines.build import make_engine
     from turnwise.engines.models import Models, NamedModel
     from turnwise.environments.suites import make_suite, tasks_of

@@ -8,7 +8,7 @@ from typing import Any
 from turnwise.base.errors import ConfigError
 from turnwise.base.run_paths import is_one_name, refuse_missing
 from turnwise.base.terminal import say, say_next
-from turnwise.commands.common import note, quiet
+from turnwise.commands.common import load_libraries, note
 
 KINDS = ("chat", "atif", "requests", "opentelemetry", "inspect", "verifiers", "episodes", "nemo-gym")
 WRITTEN = ("chat", "atif", "opentelemetry", "sft", "dpo")
@@ -92,7 +92,7 @@ def _import(options: argparse.Namespace) -> int:
         from turnwise.commands.policies import load_policy
         from turnwise.train.resume import use_device
 
-        quiet()
+        load_libraries()
         config, policy = load_policy(
             options.score, ["rollout.max_new_tokens=1", *options.overrides]
         )  # it generates nothing

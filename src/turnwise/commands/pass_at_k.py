@@ -12,9 +12,9 @@ from turnwise.commands.common import (
     add_markdown,
     add_out,
     count,
+    load_libraries,
     natural,
     positive,
-    quiet,
     refuse_written,
     say_written,
 )
@@ -58,7 +58,7 @@ def _pass_at_k(options: argparse.Namespace) -> int:
         raise ConfigError(f"--before {options.before} --step {options.step}: expected --step after --before")
     runs = find_runs(options.runs)
     check_runs(runs, (options.before, options.step), options.temperature)
-    quiet()
+    load_libraries()
     device = use_device(runs[0].config.run)
     chosen = {name: getattr(options, name) for name in ("tasks", "samples", "split", "temperature", "seed")}
     arms = {}

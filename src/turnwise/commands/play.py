@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from turnwise.base.errors import ConfigError, EnvironmentFault, did_you_mean
 from turnwise.base.terminal import make_console, say, visible
-from turnwise.commands.common import natural, quiet, seconds
+from turnwise.commands.common import load_libraries, natural, seconds
 from turnwise.commands.environments import environment_config
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def _play_run(options: argparse.Namespace) -> int:
     config = override_config(config, options.overrides)
     if options.human:
         return _play_yourself(config.environment, options)
-    quiet()
+    load_libraries()
     from turnwise.engines.build import make_engine
     from turnwise.environments.workers import make_environments
     from turnwise.train.checkpoint import checkpoint_at, load_checkpoint

@@ -8,7 +8,7 @@ from typing import Any
 
 from turnwise.base.recipes import shipped_recipes
 from turnwise.base.terminal import say
-from turnwise.commands.common import count, natural, quiet, run_server
+from turnwise.commands.common import count, load_libraries, natural, run_server
 
 
 def add(commands: Any) -> None:
@@ -28,7 +28,7 @@ def add(commands: Any) -> None:
 
 
 def _serve(options: argparse.Namespace) -> int:
-    quiet()
+    load_libraries()
     from turnwise.config import load_config
     from turnwise.environments.suites import make_suite
     from turnwise.models.pretrained import pretrained_policy

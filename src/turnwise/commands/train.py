@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from turnwise.base.errors import ConfigError
 from turnwise.base.terminal import say, say_next
-from turnwise.commands.common import INTERRUPTED, first_notes, quiet, recipe
+from turnwise.commands.common import INTERRUPTED, first_notes, load_libraries, recipe
 
 if TYPE_CHECKING:
     from turnwise.config import Config
@@ -37,7 +37,7 @@ def _train(options: argparse.Namespace) -> int:
     try:
         config = _resumed(options) if path else _new(options)
         path = path or config.run_folder
-        quiet()
+        load_libraries()
         from turnwise.train.display import ConsoleDisplay
         from turnwise.train.loop import train
 

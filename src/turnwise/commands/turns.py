@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.base.terminal import print_page
-from turnwise.commands.common import add_markdown, count, natural, open_run, quiet, share
+from turnwise.commands.common import add_markdown, count, load_libraries, natural, open_run, share
 
 
 def add(kinds: Any) -> None:
@@ -49,7 +49,7 @@ def _turns(options: argparse.Namespace) -> int:
     from turnwise.train.resume import use_device
 
     run = RunLog(folder, config)
-    quiet()
+    load_libraries()
     limits: list[int] = list(options.limit or ())
     named = ""
     try:
