@@ -252,8 +252,8 @@ def test_rounds_of_other_environments_and_windows_are_not_mistaken_for_each_othe
 
 WORLDS = {
     "household": {"options": {"size": "tiny", "num_train": 6}},
-    "frozen_lake": {},
-    "sokoban": {},
+    "frozen_lake": {"options": {"num_train": 6}},
+    "sokoban": {"options": {"num_train": 6}},
 }
 
 

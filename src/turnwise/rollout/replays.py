@@ -55,13 +55,13 @@ class Replays:
 
 
 def refuse_varying(wanted: str, starts: Sequence[Start], request: Request) -> None:
-    """Let an agent play its first tasks twice with the same responses, and refuse it if most plays differ.
+    """Let an agent play tasks twice with the same responses, and refuse it if most plays differ.
 
     Environments that are not agents declare whether they repeat, so they play nothing.
 
     Args:
         wanted: What needs replays, for the error.
-        starts: Tasks, of which the first are played.
+        starts: Tasks to play, such as the first `CHECKED` ones.
         request: How they are played.
 
     Raises:
@@ -69,7 +69,6 @@ def refuse_varying(wanted: str, starts: Sequence[Start], request: Request) -> No
     """
     if not agents_of(request.environments):
         return
-    starts = starts[:CHECKED]
     pairs = zip(starts, play_starts(starts, request), strict=True)
     good = [(start, first) for start, first in pairs if first.usable]
     again = [

@@ -3,6 +3,7 @@
 Imports NumPy only: configurations are checked with it before heavy imports.
 """
 
+import functools
 import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, Protocol
@@ -46,16 +47,18 @@ class Epochs:
 
     def __init__(self, *, num_tasks: int, seed: int):
         self._num_tasks, self._seed = num_tasks, seed
+        self._order = functools.lru_cache(maxsize=1)(self._shuffled)
         self.state: dict[str, Any] = {"cursor": 0}
 
     def choose(self, step: int) -> Iterator[int]:
         """Yield tasks from the cursor on, and advance it."""
         while True:
             epoch, place = divmod(self.state["cursor"], self._num_tasks)
-            order = np.random.default_rng([self._seed, Stream.EPOCHS, epoch]).permutation(self._num_tasks)
-            for task in order[place:].tolist():
-                self.state["cursor"] += 1
-                yield task
+            self.state["cursor"] += 1
+            yield int(self._order(epoch)[place])
+
+    def _shuffled(self, epoch: int) -> np.ndarray:
+        return np.random.default_rng([self._seed, Stream.EPOCHS, epoch]).permutation(self._num_tasks)
 
     def observe(self, task_G: np.ndarray, successes_G: np.ndarray, failures_G: np.ndarray) -> None:
         """Learn nothing."""

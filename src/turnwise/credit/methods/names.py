@@ -4,6 +4,7 @@ What follows a `+` modifies the advantage of what precedes it: "gigpo+empg" is `
 another one's advantage if it has the argument `base`; your own function may have it too.
 """
 
+import functools
 import inspect
 import tomllib
 from collections.abc import Callable, Mapping
@@ -36,7 +37,12 @@ def parameters(name: str) -> dict[str, inspect.Parameter | None]:
     """Return the options of a method by name."""
     if name == "mix":
         return dict.fromkeys(MIX_OPTIONS)
-    return dict(inspect.signature(constructor(name), eval_str=True).parameters)
+    return dict(_parameters_of(constructor(name)))
+
+
+@functools.cache
+def _parameters_of(make: Callable[..., Transform]) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(make, eval_str=True).parameters
 
 
 def constructor(name: str) -> Callable[..., Transform]:
