@@ -366,7 +366,7 @@ class LocalEngine:
         if not np.isfinite(logprobs).all():
             raise EngineFault(f"the logits are not finite: {DIVERGED}; lower update.learning_rate")
         self._ids[rows, places], self._logprobs[rows, places] = tokens, logprobs
-        stopped = np.equal.outer(sampling.stop_ids, tokens).any(0)  # of few, ten times as fast as np.isin
+        stopped = (tokens == np.array(sampling.stop_ids)[:, None]).any(0)  # of few, faster than np.isin
         if sampling.stop:
             stopped |= self._ends_with_stop(sampling.stop, rows, places)
         ended = stopped | (places + 1 - self._start[rows] + self._begun[rows] >= self._most[rows])
