@@ -88,8 +88,7 @@ class PlainStep(Message):
         Raises:
             ProtocolError: A field would not pass `checked_step`.
         """
-        fields = {name: getattr(self, name) for name in type(self).model_fields}
-        fields["state_key"] = key_from_json(self.state_key)
+        fields = {**vars(self), "state_key": key_from_json(self.state_key)}
         seat, ends = fields.pop("seat"), fields.pop("ends")
         try:
             if seat is None:

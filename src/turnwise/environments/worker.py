@@ -189,9 +189,13 @@ class Worker:
                 self.end()
             return False
         self._received.add(chunk)
+        took = False
         try:
             while self._loop and (message := self._received.next()) is not None:  # stops once the worker has ended
                 self._take(message)
+                took = True
+            if took:  # a part of an answer gives no more time
+                self._watch()
         except ProtocolError as error:
             self._break(str(error))
         return bool(self._loop)
@@ -204,8 +208,6 @@ class Worker:
             self.owner.starter.loaded = True
             if ready.error is not None:
                 self._fail(ConfigError(f"workers cannot load make_environment: {ready.error[:MAX_CAUSE]}"))
-            else:
-                self._watch()
             return
         answer = WorkerAnswer.read(message)
         if not self.asked or answer.number != self._answered + 1:
@@ -222,7 +224,6 @@ class Worker:
         else:
             self.owner.load.add(answer)
             life.succeed(answer.seconds, content)
-        self._watch()
 
     def _content(self, answer: WorkerAnswer, *, copies: bool) -> Step | bool | str:
         """Return an answer's content: a step, whether it was copied, or the cause of a fault."""
