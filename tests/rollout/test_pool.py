@@ -23,6 +23,7 @@ from turnwise.rollout.gate import Gate, VisitedEngine
 from turnwise.rollout.launch import Launch
 from turnwise.rollout.pool import Pool
 from turnwise.rollout.settings import RolloutConfig
+from turnwise.train.checkpoint import _from_torch, _to_torch
 
 PARTS: dict[str, dict[str, Any]] = {
     "lag": {"max_lag": 2},
@@ -132,6 +133,23 @@ def test_no_two_groups_of_a_run_have_the_same_draws(names, monkeypatch):
     found = experiences(Rare, 8, **merged(*names))
     assert ("filter" in names) == any(len(each.numbers) > 2 for each in found)
     assert len(set(seen)) == len(seen)
+
+
+@pytest.mark.parametrize("select", ["epochs", "vade"])
+@pytest.mark.parametrize("lag", [0, 2])
+def test_groups_that_replace_dropped_ones_take_the_next_tasks_in_a_resumed_run_too(lag, select):
+    decays = {"observed_decay": 0.5, "unobserved_decay": 0.9} if select == "vade" else {}
+    how: dict[str, Any] = {"filter": "mixed", "max_lag": lag, "select": {"name": select, **decays}}
+    whole = [each.numbers for each in experiences(Rare, 8, **how)]
+    if select == "epochs":
+        learned = [number for numbers in whole for number in numbers]
+        assert len(set(learned)) == len(learned), "no task comes twice within an epoch"
+    found, state = [], None
+    for step in range(1, 9):
+        with playing(Rare, 8, state=state, **how) as (pool, play):
+            found.append(play(step).numbers)
+            state = _from_torch(_to_torch(pool.state_dict()))
+    assert found == whole
 
 
 class Swift(Mixed):

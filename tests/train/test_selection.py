@@ -64,6 +64,14 @@ def test_the_walk_goes_on_where_the_last_step_stopped_however_much_that_took():
     assert take(Epochs(num_tasks=10, seed=4), 1, 47) != whole
 
 
+def test_steps_that_choose_in_turn_share_a_walk():
+    """A step that is played ahead has chosen before this one's last group."""
+    selector = Epochs(num_tasks=10, seed=3)
+    now, ahead = selector.choose(1), selector.choose(2)
+    drawn = [next(each) for each in (now, ahead) * 5]
+    assert drawn == take(Epochs(num_tasks=10, seed=3), 1, 10)
+
+
 # --- VADE ---
 
 

@@ -5,7 +5,7 @@ import copy
 import dataclasses
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from turnwise.base.register import METER, find
@@ -14,10 +14,10 @@ from turnwise.environments.hosts import Environments
 from turnwise.rollout.flight import Flight, Learned, Started
 from turnwise.rollout.gate import VisitedEngine
 from turnwise.rollout.groups import Group, TaskBatch
-from turnwise.rollout.selection import TaskSelector
+from turnwise.rollout.selection import Order, TaskSelector
 from turnwise.rollout.settings import RolloutConfig
 
-_OURS = ("in_flight", "seats", "started", "unfinished", "learned")
+_OURS = ("in_flight", "seats", "orders", "started", "unfinished", "learned")
 """Keys of the state that do not belong to the task selection."""
 
 
@@ -59,7 +59,7 @@ class Launch:
         self._awaited = 0
         self._again: list[dict[str, Any]] = []  # batches that an earlier process had started
         self._given: list[int] = []  # tasks that an earlier version of the package had started
-        self._orders: dict[int, Iterator[int]] = {}
+        self._orders: dict[int, Order] = {}
         self._seats: Counter[tuple[int, int]] = Counter()  # groups started so far for a step at a place
         self.meter: Any = find(METER)(settings) if settings.step_budget else None
 
@@ -72,12 +72,12 @@ class Launch:
         if count < 1:
             return
         if step not in self._orders:
-            self._orders[step] = self.selector.choose(step)
+            self._orders[step] = Order(self.selector, step)
         order = self._orders[step]
         self._orders = {each: order for each, order in self._orders.items() if each >= self._awaited}
         self._seats = Counter({seat: count for seat, count in self._seats.items() if seat[0] >= self._awaited})
         given, self._given = self._given[:count], self._given[count:]
-        numbers, places = [*given, *itertools.islice(order, count - len(given))], self._free_places(step, count)
+        numbers, places = [*given, *order.take(count - len(given))], self._free_places(step, count)
         later = [self._seats[step, place] for place in places]
         for place in places:
             self._seats[step, place] += 1
@@ -176,7 +176,8 @@ class Launch:
         if not in_flight:
             return self.selector.state
         seats = [[*seat, count] for seat, count in self._seats.items()]
-        return {**self.selector.state, "in_flight": in_flight, "seats": seats}
+        orders = {step: order.state for step, order in self._orders.items() if step > self._awaited}
+        return {**self.selector.state, "in_flight": in_flight, "seats": seats, "orders": orders}
 
     def _state(self, batch: Started, flights: Sequence[Flight]) -> dict[str, Any]:
         groups, arrived = {}, list(dict.fromkeys([*self.arrived, *self.finished]))
@@ -197,6 +198,8 @@ class Launch:
         self._given = [number for batch in state.get("started", ()) for number in batch]
         self._seats = Counter({(step, place): count for step, place, count in state.get("seats", ())})
         self.selector.state = {name: value for name, value in state.items() if name not in _OURS}
+        begun = state.get("orders", {})
+        self._orders = {step: Order.restore(self.selector, step, order) for step, order in begun.items()}
 
     async def start_again(self) -> None:
         """Start the groups that an earlier process had in flight."""

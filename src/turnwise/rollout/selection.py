@@ -3,10 +3,12 @@
 Imports NumPy only: configurations are checked with it before heavy imports.
 """
 
+import copy
 import functools
 import inspect
+import itertools
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, Self
 
 import numpy as np
 
@@ -40,6 +42,32 @@ class TaskSelector(Protocol):
             failures_G: `[groups]` int, unsuccessful trajectories; failed trajectories count as neither.
         """
         ...
+
+
+class Order:
+    """The tasks that a selector chooses for a step, which a resumed run goes on to take.
+
+    Attributes:
+        state: State of the selector when it was asked, and how many tasks have been taken.
+    """
+
+    def __init__(self, selector: TaskSelector, step: int):
+        self.state = {"selector": copy.deepcopy(selector.state), "taken": 0}
+        self._tasks = selector.choose(step)
+
+    def take(self, count: int) -> list[int]:
+        """Take the next tasks."""
+        self.state["taken"] += count
+        return list(itertools.islice(self._tasks, count))
+
+    @classmethod
+    def restore(cls, selector: TaskSelector, step: int, state: Mapping[str, Any]) -> Self:
+        """Make the order with this state; the selector's own stays as it is."""
+        now, selector.state = selector.state, copy.deepcopy(state["selector"])
+        order = cls(selector, step)
+        order.take(state["taken"])
+        selector.state = now
+        return order
 
 
 class Epochs:
