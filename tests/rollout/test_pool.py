@@ -135,21 +135,35 @@ def test_no_two_groups_of_a_run_have_the_same_draws(names, monkeypatch):
     assert len(set(seen)) == len(seen)
 
 
+class Doomed(Colors):
+    """Never won."""
+
+    def step(self, response: str) -> Step:
+        return Step(observation="", terminated=True, info={"success": False})
+
+
 @pytest.mark.parametrize("select", ["epochs", "vade"])
 @pytest.mark.parametrize("lag", [0, 2])
-def test_groups_that_replace_dropped_ones_take_the_next_tasks_in_a_resumed_run_too(lag, select):
+@pytest.mark.parametrize(("kind", "most"), [(Rare, 10), (Doomed, 2)])
+def test_groups_that_replace_dropped_ones_take_the_next_tasks_in_a_resumed_run_too(kind, most, lag, select):
+    """Where every group is dropped, a step takes those that were played ahead of it too, until none is in flight."""
     decays = {"observed_decay": 0.5, "unobserved_decay": 0.9} if select == "vade" else {}
-    how: dict[str, Any] = {"filter": "mixed", "max_lag": lag, "select": {"name": select, **decays}}
-    whole = [each.numbers for each in experiences(Rare, 8, **how)]
+    how: dict[str, Any] = {"filter": "mixed", "max_lag": lag, "max_batches": most}
+    how["select"] = {"name": select, **decays}
+    whole = list(map(numbers_and_responses, experiences(kind, 8, **how)))
     if select == "epochs":
-        learned = [number for numbers in whole for number in numbers]
+        learned = [number for numbers, _ in whole for number in numbers]
         assert len(set(learned)) == len(learned), "no task comes twice within an epoch"
     found, state = [], None
     for step in range(1, 9):
-        with playing(Rare, 8, state=state, **how) as (pool, play):
-            found.append(play(step).numbers)
+        with playing(kind, 8, state=state, **how) as (pool, play):
+            found.append(numbers_and_responses(play(step)))
             state = _from_torch(_to_torch(pool.state_dict()))
     assert found == whole
+
+
+def numbers_and_responses(experience: Any) -> tuple[list[int], list[list[str]]]:
+    return experience.numbers, [[turn.response for turn in each.turns] for each in experience.trajectories]
 
 
 class Swift(Mixed):
@@ -197,13 +211,6 @@ def test_a_step_that_no_group_fills_ends_at_its_limit():
     assert not found.used
     (broken,) = experiences(Broken, 1, filter="mixed", max_batches=9)
     assert len(broken.numbers) == 2, "further ones would fail too"
-
-
-class Doomed(Colors):
-    """Never won."""
-
-    def step(self, response: str) -> Step:
-        return Step(observation="", terminated=True, info={"success": False})
 
 
 class Broken(Colors):
