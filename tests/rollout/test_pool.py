@@ -5,6 +5,7 @@ import contextlib
 import copy
 import itertools
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
@@ -154,12 +155,40 @@ def test_groups_that_replace_dropped_ones_take_the_next_tasks_in_a_resumed_run_t
     if select == "epochs":
         learned = [number for numbers, _ in whole for number in numbers]
         assert len(set(learned)) == len(learned), "no task comes twice within an epoch"
+    assert resumed(kind, 8, **how) == whole
+
+
+class Told(Colors):
+    """Decides by its task and by what was said, so that it answers a resumed run alike."""
+
+    said = ""
+
+    async def step(self, response: str) -> Step:  # pyright: ignore[reportIncompatibleMethodOverride]
+        self.played, self.said = self.played + 1, f"{self.said}|{response}"
+        ended = self.played > self.seed % 3
+        won = ended and zlib.crc32(f"{self.seed}{self.said}".encode()) % 3 == 0
+        return Step(observation="say red", terminated=ended, info={"success": won})
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize("learn", ["complete", "played"])
+@pytest.mark.parametrize("budget", [{"turns": 8}, {"tokens": 16}], ids=str)
+def test_a_resumed_run_spends_the_budget_of_a_step_that_was_played_ahead_again(budget, learn, lag):
+    """A checkpoint has nothing of that step, of which more or less is played while the trainer learns."""
+    how: dict[str, Any] = {"group_size": 3, "max_lag": lag, "step_budget": {**budget, "learn": learn}}
+    whole = list(map(numbers_and_responses, experiences(Told, 6, **how)))
+    assert resumed(Told, 6, **how) == whole
+
+
+def resumed(kind: Any, steps: int, **how: Any) -> list[Any]:
+    """Play each step in a pool of its own, from the checkpoint of the step before."""
     found, state = [], None
-    for step in range(1, 9):
-        with playing(kind, 8, state=state, **how) as (pool, play):
+    for step in range(1, steps + 1):
+        with playing(kind, steps, state=state, **how) as (pool, play):
             found.append(numbers_and_responses(play(step)))
+            time.sleep(0.02 * (how["max_lag"] > 0))  # what is played ahead goes on
             state = _from_torch(_to_torch(pool.state_dict()))
-    assert found == whole
+    return found
 
 
 def numbers_and_responses(experience: Any) -> tuple[list[int], list[list[str]]]:

@@ -155,10 +155,17 @@ class Pool:
         return await self._launch.meter.spend([each.metered for each in self.flights if each.metered])
 
     def spend_ahead(self) -> None:
-        """Let the groups in flight start sharing the next step's budget."""
+        """Let the groups in flight start sharing the next step's budget; a resumed run spends it again."""
+        self._settle(ahead=True)
         self._spending = asyncio.ensure_future(self.spend())
 
     async def spent_ahead(self) -> int:
         """Wait until a step's budget is spent, now or ahead of time; return what was spent."""
         spending, self._spending = self._spending, None
+        self._settle(ahead=False)
         return await (spending or self.spend())
+
+    def _settle(self, *, ahead: bool) -> None:
+        for flight in self.flights:
+            if flight.metered:
+                flight.metered.settle(ahead=ahead)

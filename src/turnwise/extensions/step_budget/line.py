@@ -44,6 +44,7 @@ class Line:
 
     Attributes:
         share: Turns or tokens that the trajectory may still generate.
+        settled: Number of responses that a checkpoint keeps; None: all.
         open: First tokens of a response that waits inside; None: it waits between two responses, or has ended.
     """
 
@@ -51,6 +52,7 @@ class Line:
         self.by_turns, self.cuts, self.sampled = by_turns, cuts and not by_turns, list(sampled)
         self.open: Generation | None = None
         self.share = 0
+        self.settled: int | None = None
         self._on_change = on_change
         self._turn, self._piece, self._paused = 0, 0, (-1, 0)
         self._go: asyncio.Future[None] | None = None
@@ -212,9 +214,14 @@ class Metered:
         self.live = live
         self._budget.changed()
 
+    def settle(self, *, ahead: bool) -> None:
+        """Let checkpoints keep only the responses so far, while the budget of the next step is spent ahead, or all."""
+        for line in self.lines.values():
+            line.settled = len(line.sampled) if ahead else None
+
     def state(self) -> list[list[dict[str, Any]]]:
         """Return what its trajectories have sampled, for checkpoints."""
-        return [[each.state() for each in line.sampled] for line in self.lines.values()]
+        return [[each.state() for each in line.sampled[: line.settled]] for line in self.lines.values()]
 
     @property
     def rests(self) -> bool:
