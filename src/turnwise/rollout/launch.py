@@ -14,7 +14,7 @@ from turnwise.environments.hosts import Environments
 from turnwise.rollout.flight import Flight, Learned, Started
 from turnwise.rollout.gate import VisitedEngine
 from turnwise.rollout.groups import Group, TaskBatch
-from turnwise.rollout.selection import Order, TaskSelector
+from turnwise.rollout.selection import TaskOrder, TaskSelector
 from turnwise.rollout.settings import RolloutConfig
 
 _OURS = ("in_flight", "seats", "orders", "started", "unfinished", "learned")
@@ -59,7 +59,7 @@ class Launch:
         self._awaited = 0
         self._again: list[dict[str, Any]] = []  # batches that an earlier process had started
         self._given: list[int] = []  # tasks that an earlier version of the package had started
-        self._orders: dict[int, Order] = {}
+        self._orders: dict[int, TaskOrder] = {}
         self._seats: Counter[tuple[int, int]] = Counter()  # groups started so far for a step at a place
         self.meter: Any = find(METER)(settings) if settings.step_budget else None
 
@@ -72,7 +72,7 @@ class Launch:
         if count < 1:
             return
         if step not in self._orders:
-            self._orders[step] = Order(self.selector, step)
+            self._orders[step] = TaskOrder(self.selector, step)
         order = self._orders[step]
         self._orders = {each: order for each, order in self._orders.items() if each >= self._awaited}
         self._seats = Counter({seat: count for seat, count in self._seats.items() if seat[0] >= self._awaited})
@@ -157,6 +157,12 @@ class Launch:
         if self.meter:
             self.meter.changed()
 
+    def settle(self, *, ahead: bool) -> None:
+        """Let checkpoints keep the responses so far, while the next step's budget is spent ahead, or all."""
+        for flight in self.flights:
+            if flight.metered:
+                flight.metered.settle(ahead=ahead)
+
     def due(self) -> Flight | None:
         """Return the group that must be taken next, done or not; None: whichever is done first.
 
@@ -199,7 +205,7 @@ class Launch:
         self._seats = Counter({(step, place): count for step, place, count in state.get("seats", ())})
         self.selector.state = {name: value for name, value in state.items() if name not in _OURS}
         begun = state.get("orders", {})
-        self._orders = {step: Order.restore(self.selector, step, order) for step, order in begun.items()}
+        self._orders = {step: TaskOrder.restore(self.selector, step, order) for step, order in begun.items()}
 
     async def start_again(self) -> None:
         """Start the groups that an earlier process had in flight."""

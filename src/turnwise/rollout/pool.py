@@ -66,8 +66,8 @@ class Pool:
         self._launch = Launch(tasks, settings, seed, self.selector, environments)
         self._take = take or TAKES["played" if settings.learns_played else "complete"]()
         self._loop = loop or make_loop(apart=False, persistent=settings.step_budget is not None)
-        self.start, self.state_dict = self._launch.start, self._launch.state_dict
-        self.load_state_dict = self._launch.load_state_dict
+        self.start, self.load_state_dict = self._launch.start, self._launch.load_state_dict
+        self.state_dict = self._launch.state_dict
         self._spending: asyncio.Task[int] | None = None
         self._collector: Any = None
         self._models: Any = None
@@ -111,9 +111,7 @@ class Pool:
             EngineLost: The engine was lost; whichever group reports it first.
         """
         while True:
-            for flight in self.flights:
-                if flight.done:
-                    _ = flight.trajectories
+            _ = [flight.trajectories for flight in self.flights if flight.done]
             ready = [each for each in self._launch.finished if each in self.flights]
             if due := self._launch.due():
                 ready = [due] if due.done else []
@@ -156,16 +154,11 @@ class Pool:
 
     def spend_ahead(self) -> None:
         """Let the groups in flight start sharing the next step's budget; a resumed run spends it again."""
-        self._settle(ahead=True)
+        self._launch.settle(ahead=True)
         self._spending = asyncio.ensure_future(self.spend())
 
     async def spent_ahead(self) -> int:
         """Wait until a step's budget is spent, now or ahead of time; return what was spent."""
         spending, self._spending = self._spending, None
-        self._settle(ahead=False)
+        self._launch.settle(ahead=False)
         return await (spending or self.spend())
-
-    def _settle(self, *, ahead: bool) -> None:
-        for flight in self.flights:
-            if flight.metered:
-                flight.metered.settle(ahead=ahead)

@@ -44,7 +44,7 @@ class TaskSelector(Protocol):
         ...
 
 
-class Order:
+class TaskOrder:
     """The tasks that a selector chooses for a step, which a resumed run goes on to take.
 
     Attributes:
