@@ -147,7 +147,7 @@ class Doomed(Colors):
 @pytest.mark.parametrize("lag", [0, 2])
 @pytest.mark.parametrize(("kind", "most"), [(Rare, 10), (Doomed, 2)])
 def test_groups_that_replace_dropped_ones_take_the_next_tasks_in_a_resumed_run_too(kind, most, lag, select):
-    """Where every group is dropped, a step takes those that were played ahead of it too, until none is in flight."""
+    """Where every group is dropped, a step takes those that were played ahead of it, and others replace them."""
     decays = {"observed_decay": 0.5, "unobserved_decay": 0.9} if select == "vade" else {}
     how: dict[str, Any] = {"filter": "mixed", "max_lag": lag, "max_batches": most}
     how["select"] = {"name": select, **decays}

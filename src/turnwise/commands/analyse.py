@@ -67,11 +67,11 @@ def add(commands: Any) -> None:
 def _surprisal(options: argparse.Namespace) -> int:
     _refuse_written(options, "surprisal")
     folder, config = open_run(options.run_folder)
+    load_libraries()
     from turnwise.lab.diagnostics.surprisal import measure_surprisal, surprisal_figure, surprisal_table
     from turnwise.train.display import ConsoleDisplay
     from turnwise.train.resume import use_device
 
-    load_libraries()
     device = use_device(config.run)
     with ConsoleDisplay() as display:
         made = measure_surprisal(
@@ -90,11 +90,11 @@ def _surprisal(options: argparse.Namespace) -> int:
 
 def _noise(options: argparse.Namespace) -> int:
     folder, config = open_run(options.run_folder)
+    load_libraries()
     from turnwise.lab.diagnostics.noise import measure_noise, noise_table
     from turnwise.train.display import ConsoleDisplay
     from turnwise.train.resume import use_device
 
-    load_libraries()
     device = use_device(config.run)
     with ConsoleDisplay() as display:
         found = measure_noise(

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from turnwise.base.errors import ConfigError, FormerWarning
+from turnwise.base.garbage import no_collection
 from turnwise.base.heartbeat import Heartbeat
 from turnwise.base.recipes import FOLDER, find_recipe, read_recipe
 from turnwise.base.run_paths import read_settings
@@ -222,18 +223,15 @@ def run_server(work: Coroutine[Any, Any, None], stop: Stop) -> None:
 def load_libraries() -> None:
     """Import what models need, and silence transformers' progress bars and hints; in a log, those of every library.
 
-    The million objects that this makes live as long as the process. So none of them is searched for garbage, neither
-    while they are made, a sixth of that time, nor later.
+    Call it before other imports of models. The million objects that this makes live as long as the process. So none of
+    them is searched for garbage, neither while they are made, a sixth of that time, nor later.
     """
     if not sys.stderr.isatty():
         os.environ.setdefault("TQDM_DISABLE", "1")  # read as tqdm is imported
     if "turnwise.models.policy" not in sys.modules:
-        gc.disable()
-        try:
+        with no_collection():
             importlib.import_module("turnwise.models.policy")
             gc.freeze()
-        finally:
-            gc.enable()
     import transformers
 
     transformers.logging.set_verbosity_error()

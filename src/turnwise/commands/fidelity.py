@@ -81,11 +81,10 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 def _measure(options: argparse.Namespace, **further: Any) -> tuple[Path, Any, str]:
     """Play and continue trajectories of the run; return its folder, the findings, and what was played, in words."""
     folder, config = open_run(options.run_folder)
+    load_libraries()
     from turnwise.lab.diagnostics.fidelity_run import measure_run
     from turnwise.train.display import ConsoleDisplay
     from turnwise.train.resume import use_device
-
-    load_libraries()
 
     def play(stage: Any) -> Any:
         from turnwise.integrations.logs.replayed import log_groups

@@ -89,10 +89,10 @@ def _import(options: argparse.Namespace) -> int:
     RunFolder.refuse_existing(out, another="--out FOLDER")
     scoring = None
     if options.score is not None:
+        load_libraries()
         from turnwise.commands.policies import load_policy
         from turnwise.train.resume import use_device
 
-        load_libraries()
         config, policy = load_policy(
             options.score, ["rollout.max_new_tokens=1", *options.overrides]
         )  # it generates nothing

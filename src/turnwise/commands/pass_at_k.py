@@ -37,6 +37,7 @@ def add(kinds: Any) -> None:
 
 
 def _pass_at_k(options: argparse.Namespace) -> int:
+    load_libraries()
     from turnwise.base.files import write_json
     from turnwise.lab.diagnostics.capability import (
         as_json,
@@ -58,7 +59,6 @@ def _pass_at_k(options: argparse.Namespace) -> int:
         raise ConfigError(f"--before {options.before} --step {options.step}: expected --step after --before")
     runs = find_runs(options.runs)
     check_runs(runs, (options.before, options.step), options.temperature)
-    load_libraries()
     device = use_device(runs[0].config.run)
     chosen = {name: getattr(options, name) for name in ("tasks", "samples", "split", "temperature", "seed")}
     arms = {}

@@ -43,13 +43,13 @@ def prices(text: str) -> tuple[float, float]:
 
 def _turns(options: argparse.Namespace) -> int:
     folder, config = open_run(options.run_folder)
+    load_libraries()
     from turnwise.base.errors import RunError
     from turnwise.lab.diagnostics.runs import RunLog
     from turnwise.lab.diagnostics.turn_budgets import Limit, budget_table, compare_limits, past_quantile, play_unlimited
     from turnwise.train.resume import use_device
 
     run = RunLog(folder, config)
-    load_libraries()
     limits: list[int] = list(options.limit or ())
     named = ""
     try:

@@ -6,18 +6,18 @@ buffers that stay, and keys and values are written in place.
 """
 
 import dataclasses
-import gc
 import logging
 import math
 from collections import Counter, OrderedDict
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from transformers import PreTrainedModel
 
+from turnwise.base.garbage import no_collection
 from turnwise.engines.rows import Rows
 from turnwise.models import attention
 from turnwise.models.below import noting
@@ -226,7 +226,7 @@ class Passes:
             try:
                 graph = torch.cuda.CUDAGraph()
                 # Another thread may train meanwhile, and a graph that is collected now would end the capture.
-                with _no_collection(), torch.cuda.graph(graph, pool, stream, capture_error_mode="thread_local"):
+                with no_collection(), torch.cuda.graph(graph, pool, stream, capture_error_mode="thread_local"):
                     self._keep(*self._compute(model, shape, static.packed))
                 static.graph = graph
             except Exception as error:  # a model may compute what cannot be captured, or memory may be short
@@ -313,15 +313,3 @@ def _step(number: int) -> int:
 def _power(number: int) -> int:
     """Return the least power of two that is not below a number."""
     return 1 << (number - 1).bit_length()
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Collect no garbage inside."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collects:
-            gc.enable()

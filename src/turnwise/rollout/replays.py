@@ -1,14 +1,15 @@
 """Count diverging replays, and stop whatever needs replays if most of them diverge."""
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from turnwise.base.errors import ConfigError, RunError
+from turnwise.environments.base import Task
 from turnwise.environments.hosts import agents_of
 from turnwise.rollout.agents import Request
 from turnwise.rollout.failures import placed_failure
 from turnwise.rollout.plays import play_starts
-from turnwise.rollout.starts import REPLAY, Start
+from turnwise.rollout.starts import REPLAY, make_starts
 from turnwise.rollout.trajectory import Trajectory
 
 LEAST = 16
@@ -54,14 +55,15 @@ class Replays:
             )
 
 
-def refuse_varying(wanted: str, starts: Sequence[Start], request: Request) -> None:
-    """Let an agent play tasks twice with the same responses, and refuse it if most plays differ.
+def refuse_varying(wanted: str, tasks: Sequence[Task], task_name: Callable[[Task], str], request: Request) -> None:
+    """Let an agent play its first tasks twice with the same responses, and refuse it if most plays differ.
 
     Environments that are not agents declare whether they repeat, so they play nothing.
 
     Args:
         wanted: What needs replays, for the error.
-        starts: Tasks to play, such as the first `CHECKED` ones.
+        tasks: Tasks, of which the first are played.
+        task_name: Names a task.
         request: How they are played.
 
     Raises:
@@ -69,6 +71,7 @@ def refuse_varying(wanted: str, starts: Sequence[Start], request: Request) -> No
     """
     if not agents_of(request.environments):
         return
+    starts = make_starts(tasks[:CHECKED], 1, task_name)
     pairs = zip(starts, play_starts(starts, request), strict=True)
     good = [(start, first) for start, first in pairs if first.usable]
     again = [

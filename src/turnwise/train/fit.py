@@ -9,8 +9,7 @@ from turnwise.environments.base import Task
 from turnwise.measures.plan import Plan
 from turnwise.measures.verdict import refuse_idle
 from turnwise.rollout.collectors import make_request
-from turnwise.rollout.replays import CHECKED, refuse_varying
-from turnwise.rollout.starts import make_starts
+from turnwise.rollout.replays import refuse_varying
 from turnwise.train.run import Run
 
 
@@ -28,7 +27,6 @@ def check_agent(run: Run, tasks: Sequence[Task]) -> None:
     """Raise a ConfigError if a part of a new run replays turns but the agent does not repeat."""
     needing = next((part for part in run.config.parts() if Facet.REPLAY in part.needs), None)
     if needing is not None and not run.step:
-        starts = make_starts(tasks[:CHECKED], 1, run.suite.task_name)
         how: Any = {"seed": run.config.run.seed, "on_turn": run.display.turn}
         request = make_request(run.models, run.environments, run.config.rollout, **how)
-        refuse_varying(needing.setting, starts, request)
+        refuse_varying(needing.setting, tasks, run.suite.task_name, request)

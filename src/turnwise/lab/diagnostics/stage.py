@@ -35,8 +35,8 @@ from turnwise.rollout.around import Around
 from turnwise.rollout.collectors import Independent, make_collector, make_request
 from turnwise.rollout.groups import Collector, OnTurn, TaskBatch
 from turnwise.rollout.plays import play_starts, play_tasks
-from turnwise.rollout.replays import CHECKED, refuse_varying
-from turnwise.rollout.starts import Start, make_starts
+from turnwise.rollout.replays import refuse_varying
+from turnwise.rollout.starts import Start
 from turnwise.rollout.trajectory import Trajectory
 from turnwise.train.checkpoint import checkpoint_at, load_checkpoint
 from turnwise.train.evaluation.play import panel
@@ -127,10 +127,9 @@ class Stage:
         if not agents_of(self.environments):
             refuse_unrepeatable(self.suite, tasks[:1], environment.name, wanted)
             return
-        starts, rollout = make_starts(tasks[:CHECKED], 1, self.suite.task_name), self.config.rollout
         how: Any = {"seed": self.config.run.seed, "on_turn": self.on_turn}
-        request = make_request(self.models, self.environments, rollout, **how)
-        refuse_varying(wanted, starts, request)
+        request = make_request(self.models, self.environments, self.config.rollout, **how)
+        refuse_varying(wanted, tasks, self.suite.task_name, request)
 
     def plan(self, needs: Mapping[str, Sequence[str]], *, models: Collection[str] = ()) -> Plan:
         """Plan the measures that fill the needed columns.
