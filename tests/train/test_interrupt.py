@@ -1,7 +1,9 @@
 """Ctrl-C in every phase of a run: what is done is saved, and the run ends later as if nobody had pressed it."""
 
+import contextlib
 import os
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -72,7 +74,6 @@ def any_recipe(folder: Path) -> str:
     return str(path)
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # sockets close with the process
 @pytest.mark.parametrize("phase", PHASES)
 def test_ctrl_c_saves_the_last_completed_step(phase, tmp_path, monkeypatch, capsys):
     (owner, name), recorded, saved, further = PHASES[phase]
@@ -123,6 +124,32 @@ def test_ctrl_c_saves_for_callers_of_the_library_too(tmp_path, monkeypatch):
         train(config)
     assert max(by_step(config.run_folder / "checkpoints")) == 2
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def children() -> set[Path]:
+    """The processes that this one has started, those among them that nobody has waited for too."""
+    found = set[Path]()
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # another process has ended meanwhile
+            if path.read_text().rpartition(")")[2].split()[1] == str(os.getpid()):
+                found.add(path.parent)
+    return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, which Linux has")
+@pytest.mark.parametrize("how", [KeyboardInterrupt, ValueError])
+def test_workers_end_with_a_run_that_does_not_end_well(tmp_path, monkeypatch, how):
+    before, alive = children(), list[set[Path]]()
+
+    def fails(*_):
+        alive.append(children() - before)
+        raise how
+
+    monkeypatch.setattr(Run, "measure", fails)
+    with pytest.raises(how):
+        train(small_config(tmp_path, **SETTINGS | WORKERS))
+    assert alive[0], "workers play"
+    assert children() <= before
 
 
 def test_a_handler_of_the_callers_stays(tmp_path):

@@ -205,6 +205,12 @@ class RunFolder:
             for tracker in self.trackers:
                 tracker.trace(step, name, as_messages(one), facts_of(one, step))
 
+    def close_trackers(self) -> None:
+        """Declare the run ended in the trackers."""
+        self.refuse_moved()  # otherwise a tracker could make a new folder there
+        for tracker in self.trackers:
+            tracker.close()
+
     def _line(self, record: Mapping[str, Any]) -> str:
         record = {**record, RUN_KEY: run} if (run := run_of(self.path)) else record
         return json.dumps(sealed(record) if self.verified else record) + "\n"

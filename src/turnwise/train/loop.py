@@ -56,7 +56,7 @@ def train(
         except Stopped:
             run.save_at_signal()
             raise
-        run.close()
+        run.folder.close_trackers()
         run.folder.check_evaluated(run.step, run.unevaluated)
         run.display.finish(run.folder, config.label)
     return run.folder

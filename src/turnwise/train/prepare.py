@@ -127,6 +127,7 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
         step=step,
         stop=stop,
     )
+    held.callback(run.release)
     if states:
         load_parts(run.parts, states)
     run.complete(step)

@@ -140,11 +140,8 @@ class Run:
         """Whether to evaluate the last completed step."""
         return self.config.evaluate.episodes_after(self.step, self.config.run.steps) > 0
 
-    def close(self) -> None:
-        """Release environments and trackers."""
+    def release(self) -> None:
+        """Release the environments and the engine, however the run ends."""
         blocking(self.environments.aclose())
         if isinstance(engine := self.models.policy.engine, VisitedEngine):
             blocking(engine.release())
-        self.folder.refuse_moved()  # otherwise a tracker could make a new folder there
-        for tracker in self.folder.trackers:
-            tracker.close()
