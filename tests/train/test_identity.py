@@ -109,7 +109,7 @@ def test_runs_differ_and_keep_their_identity(two):
     assert all(RUN_KEY not in record for record in two[0].metrics())
 
 
-WHERE = {"playing": "measure", "saving": "save", "ending": "close"}
+WHERE = {"playing": (Run, "measure"), "saving": (Run, "save"), "ending": (RunFolder, "close_trackers")}
 
 
 @pytest.mark.parametrize("how", ["moved", "deleted", "replaced"])
@@ -120,17 +120,17 @@ def test_a_folder_that_goes_away_stops_the_run_and_nothing_is_written(how, when,
 
 def lose(how, when, tmp_path, monkeypatch, **settings) -> None:
     config = small_config(tmp_path, run={"steps": 4}, checkpoint={"every": 1}, **settings)
-    run, function, gone = config.run_folder, getattr(Run, WHERE[when]), []
+    run, function, gone = config.run_folder, getattr(*WHERE[when]), []
 
     def going(self, *given):
-        if (self.step == 2 or when == "ending") and not gone:
+        if (when == "ending" or self.step == 2) and not gone:
             gone.append(True)
             shutil.rmtree(run) if how == "deleted" else run.rename(tmp_path / "elsewhere")
             if how == "replaced":
                 run.mkdir()
         return function(self, *given)
 
-    monkeypatch.setattr(Run, WHERE[when], going)
+    monkeypatch.setattr(*WHERE[when], going)
     with pytest.raises(RunError, match="was moved or deleted while the run trained"):
         train(config)
     assert run.exists() == (how == "replaced")
