@@ -30,6 +30,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background jo
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """One worker more than cores, since tests wait for time limits and processes; each takes about a GiB of memory."""
+    return min(os.cpu_count() or 1, 8) + 1
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection() -> Generator[None, object, object]:
     """What is there once tests are collected, a million objects, is not looked through again for garbage."""

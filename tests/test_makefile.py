@@ -1,6 +1,7 @@
 """`make test-quick` names tests that exist, and among them those that it promises."""
 
 import ast
+import os
 import shlex
 import subprocess
 from pathlib import Path
@@ -43,3 +44,12 @@ def test_the_quick_tests_exist_and_hold_what_is_promised():
 def test_the_quick_tests_are_recommended():
     assert "make test-quick" in (ROOT / "Makefile").read_text().partition("PYTHON")[0]
     assert "`make test-quick`" in (ROOT / "CONTRIBUTING.md").read_text()
+
+
+@needs("make")
+def test_compiled_files_are_kept_whatever_the_shell_says():
+    """A third of the processor time of the tests was compiling, where the shell forbids Python to keep what it did."""
+    command = ["make", "--no-print-directory", "--eval", 'told: ; @echo "[$$PYTHONDONTWRITEBYTECODE]"', "told"]
+    variables = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -18,7 +18,7 @@ def main(arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="turnwise-bare-") as folder:
         python = make_environment(Path(folder, "venv"))
         variables = make_variables(Path(folder, "path"), os.environ)
-        command = [python, "-m", "pytest", "-q", "-n", "2", "--dist", "worksteal", "-m", "not slow", "-r", "fE"]
+        command = [python, "-m", "pytest", "-q", "-n", "auto", "--dist", "worksteal", "-m", "not slow", "-r", "fE"]
         named = any(argument.startswith("tests") for argument in arguments)
         command += [*arguments, *(() if named else ("-p", "tests.bare.narrow", *chosen_files()))]
         return subprocess.run(command, cwd=ROOT, env=variables, check=False).returncode
