@@ -1,6 +1,5 @@
 """Ctrl-C in every phase of a run: what is done is saved, and the run ends later as if nobody had pressed it."""
 
-import contextlib
 import os
 import signal
 import sys
@@ -17,6 +16,7 @@ import turnwise.config
 import turnwise.train.loop
 from turnwise.base.stopping import stoppable
 from turnwise.commands.cli import main
+from turnwise.environments.supervise import descendants
 from turnwise.extensions.continuations.play import Continuations
 from turnwise.models.policy import Policy
 from turnwise.train import prepare
@@ -126,30 +126,20 @@ def test_ctrl_c_saves_for_callers_of_the_library_too(tmp_path, monkeypatch):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def children() -> set[Path]:
-    """The processes that this one has started, those among them that nobody has waited for too."""
-    found = set[Path]()
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # another process has ended meanwhile
-            if path.read_text().rpartition(")")[2].split()[1] == str(os.getpid()):
-                found.add(path.parent)
-    return found
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, which Linux has")
 @pytest.mark.parametrize("how", [KeyboardInterrupt, ValueError])
 def test_workers_end_with_a_run_that_does_not_end_well(tmp_path, monkeypatch, how):
-    before, alive = children(), list[set[Path]]()
+    before, alive = descendants(os.getpid()), list[list[int]]()
 
     def fails(*_):
-        alive.append(children() - before)
+        alive.append(descendants(os.getpid(), without=before))
         raise how
 
     monkeypatch.setattr(Run, "measure", fails)
     with pytest.raises(how):
         train(small_config(tmp_path, **SETTINGS | WORKERS))
     assert alive[0], "workers play"
-    assert children() <= before
+    assert not descendants(os.getpid(), without=before)
 
 
 def test_a_handler_of_the_callers_stays(tmp_path):
