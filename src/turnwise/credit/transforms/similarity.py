@@ -68,7 +68,7 @@ def _count_pairs(
     bits = num_words.bit_length()
     small = len(text) > 0 and int(text[-1]) >> (31 - bits) == 0
     pairs = (text.astype(np.int32 if small else np.int64) << bits) | number.astype(np.int32 if small else np.int64)
-    pairs.sort(kind="stable")  # fast, since only the words of a text are out of order
+    pairs.sort()  # vectorised; the stable sort, which uses that only the words of a text are out of order, is slower
     begins = np.flatnonzero(np.concatenate([[True], pairs[1:] != pairs[:-1]])[: len(pairs)])
     entry = pairs[begins].astype(np.int64)
     return entry >> bits, entry & ((1 << bits) - 1), np.diff(begins, append=len(pairs))
@@ -194,6 +194,7 @@ def _average_by_similarity(
 ) -> Float[np.ndarray, " states"]:
     """Compute for each state the similarity-weighted mean over its group's responses, from totals and counts."""
     entry_text, entry_word, entry_value = entries
+    entry_value = entry_value / np.sqrt(temperature)  # a product of two is divided by the temperature
     begins = np.searchsorted(entry_text, np.arange(int(texts.max()) + 2))  # where the entries of each text begin
     result = np.empty_like(total)
     for start, end in zip(groups.offsets[:-1], groups.offsets[1:], strict=True):
@@ -204,9 +205,8 @@ def _average_by_similarity(
         if text[-1] - text[0] != end - start - 1:  # texts ascend, so these are not consecutive
             entry = np.arange(len(state)) + np.repeat(begins[text] - np.cumsum(lengths) + lengths, lengths)
         weight = _cosines(state, entry_word[entry], entry_value[entry], num_states=len(text))
-        np.fill_diagonal(weight, lengths > 0)
+        np.fill_diagonal(weight, (lengths > 0) / temperature)
         weight -= weight.max(axis=1, keepdims=True)
-        weight /= temperature
         np.exp(weight, out=weight)
         result[start:end] = (weight @ total[start:end]) / (weight @ count[start:end])
     return result
