@@ -15,10 +15,8 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 NAME = "turnwise"
 """Name of `attend` among the attention functions of transformers."""
-FEW = 32
-"""Up to this many tokens per row, `cached` attention uses matrix products; beyond, SDPA is as fast."""
-MOST_SCORES = 2**24
-"""Scores up to which it is: products hold all of them at a time."""
+FEW = 64
+"""Up to this many tokens per row, `cached` attention takes the heads of a group together; beyond, it gains nothing."""
 ALIGNED = 16
 """Numbers of a mask that the kernels of a GPU read together; rows of another length would be copied in each layer."""
 
@@ -79,18 +77,15 @@ def attend(
         paths: Paths of a packed row. Work and memory grow with the tokens that a path adds times its length, not with
             the square of the row.
         cached: Few tokens per row attend to many keys, without gradients. transformers repeats keys for every head of
-            a group, before its version 5.23 even for one token, and SDPA is slow for one token in bfloat16 on a CPU.
+            a group, before its version 5.23 even for one token.
         options: Other keywords of transformers.
     """
     if paths is not None:
         return _along(paths, module, query, key, value, options), None
-    grouped, half = query.shape[1] > key.shape[1], query.dtype == torch.bfloat16
     plain = options.get("softcap") is None and options.get("position_bias") is None
-    few = query.shape[2] <= FEW and query[..., 0].numel() * key.shape[2] <= MOST_SCORES
-    worth = few and query.device.type == "cpu" and (grouped or half)
-    if cached and plain and worth and attention_mask is not None:
-        scaling = options.get("scaling") or query.shape[-1] ** -0.5
-        return _by_products(query, key, value, attention_mask, scaling), None
+    few = query.shape[2] <= FEW and query.device.type == "cpu"
+    if cached and plain and few and attention_mask is not None:
+        return _by_group(query, key, value, attention_mask, options.get("scaling")), None
     return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
 
 
@@ -110,19 +105,19 @@ def _along(
     return torch.cat(parts, 1)
 
 
-def _by_products(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, scaling: float
+def _by_group(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, scaling: float | None
 ) -> torch.Tensor:
-    """Attend by two products of matrices per group of heads; returns `[rows, tokens, heads, size]`."""
+    """Attend with the heads of a group as queries of one head; returns `[rows, tokens, heads, size]`."""
     rows, heads, tokens, size = query.shape
-    keys, values = key.flatten(0, 1), value.flatten(0, 1)
-    queries = query.reshape(len(keys), -1, size)  # the heads of a group one below the other
-    # keys first: they are read as they lie in memory, where a transposed part of a larger cache would be copied
-    # and softmax is slow along anything but the last axis in memory
-    scores = torch.bmm(keys, queries.transpose(1, 2)).transpose(1, 2).contiguous().float().mul_(scaling)
-    scores = scores.view(rows, key.shape[1], -1, tokens, key.shape[2]).masked_fill_(~mask[:, None], float("-inf"))
-    weights = torch.softmax(scores, -1).to(value.dtype).view(len(keys), -1, key.shape[2])
-    return torch.bmm(weights, values).view(rows, heads, tokens, size).transpose(1, 2)
+    per_group = heads // key.shape[1]
+    if tokens * per_group == 1 and query.dtype == torch.bfloat16:
+        query = query.expand(-1, -1, 2, -1)  # SDPA takes longer for one query than for two
+    elif tokens > 1:
+        mask = mask.expand(-1, per_group, -1, -1).reshape(rows, 1, -1, key.shape[2])
+    queries = query.reshape(rows, key.shape[1], -1, size)
+    result = torch.nn.functional.scaled_dot_product_attention(queries, key, value, attn_mask=mask, scale=scaling)
+    return result.reshape(rows, heads, -1, size)[:, :, :tokens].transpose(1, 2)
 
 
 ALL_ATTENTION_FUNCTIONS.register(NAME, attend)
