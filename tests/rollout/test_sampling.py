@@ -116,15 +116,33 @@ def test_thresholds_are_the_cumulative_probabilities():
     assert draw(numbers)[0].tolist() == [1, 2, 2, 4, 4, 5]
 
 
-def test_what_is_not_finite_draws_a_token_and_says_so():
+@pytest.mark.parametrize("top_p", [0.01, 0.5, 0.9, 0.999])
+def test_as_many_tokens_are_ranked_as_have_the_probability_top_p(top_p):
+    """Of 5,000: from one to most of them, in rows beside each other."""
+    width = torch.tensor([0.0, 0.1, 1.0, 3.0, 9.0, 60.0]).repeat(20)
+    logits = torch.randn(len(width), 5000, generator=torch.Generator().manual_seed(0)) * width[:, None]
+    logits += 1e-4 * torch.arange(5000)  # none are equally likely
+    logprobs = torch.log_softmax(logits, -1)
+    ranked, order = logprobs.sort(-1, descending=True)
+    before = torch.cat([torch.zeros(len(width), 1), ranked.exp().cumsum(-1)[:, :-1]], -1)
+    kept = torch.zeros_like(logprobs).scatter(-1, order, torch.where(before < top_p, ranked.exp(), 0.0))
+    kept /= kept.sum(-1, keepdim=True)
+    token, logprob, _ = sample(logits, Sampling(max_new_tokens=1, top_p=top_p), torch.rand(len(width)))
+    assert (kept.gather(-1, token[:, None]) > 0).all()
+    torch.testing.assert_close(logprob, kept.gather(-1, token[:, None])[:, 0].log(), rtol=1e-4, atol=1e-4)
+    if top_p == 0.9:
+        numbers = (kept > 0).sum(-1)
+        assert numbers.min() < 256 < 4096 < numbers.max()
+
+
+@pytest.mark.parametrize("options", [{"temperature": 0.0}, {"temperature": 1.0}, {"top_p": 0.9}])
+def test_what_is_not_finite_draws_a_token_and_says_so(options):
     for bad in (float("nan"), float("inf")):
-        logits = torch.zeros(3, 4)
-        logits[1, 2] = bad
-        for temperature in (0.0, 1.0):
-            token, logprob, _ = sample(
-                logits, Sampling(max_new_tokens=1, temperature=temperature), torch.full((3,), 0.99)
-            )
-            assert token.max() < 4
+        for vocabulary in (4, 1000):
+            logits = torch.zeros(3, vocabulary)
+            logits[1, 2] = bad
+            token, logprob, _ = sample(logits, Sampling(max_new_tokens=1, **options), torch.full((3,), 0.99))
+            assert token.max() < vocabulary
             assert torch.isfinite(logprob).tolist() == [True, False, True]
 
 
