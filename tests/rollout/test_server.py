@@ -207,6 +207,18 @@ def test_weights_that_cannot_be_loaded_are_said_so(fake):
         make_engine(fake, wider)
 
 
+def test_a_server_too_old_to_name_its_weights_is_said_so(fake, monkeypatch):
+    def older(body, generate=fake.generate):
+        status, answer = generate(body)
+        del answer["choices"][0]["weight_versions"]
+        return status, answer
+
+    engine = make_engine(fake)
+    monkeypatch.setattr(fake, "generate", older)
+    with pytest.raises(EngineLost, match=r"with which weights it answers: it must run vLLM 0\.32 or newer"):
+        play(engine, {0: [1, 2]})
+
+
 def test_options_of_the_server_are_checked(fake):
     with pytest.raises(ConfigError, match="must be started with --max-model-len 300: it allows 256 tokens"):
         make_engine(fake, max_context=300)

@@ -201,6 +201,11 @@ class ServerEngine:
                     raise Unanswered("it aborted a response")
                 return generation_of(choice)
             choice = (await self._server.post(GENERATE, json=body))["choices"][0]
+            if "weight_versions" not in choice:
+                raise EngineLost(
+                    f"the server at {self.settings.url} does not say with which weights it answers: it must run vLLM "
+                    f"0.32 or newer; start another one, {RESUME}"
+                )
             versions = {span["version"] for span in choice["weight_versions"] or ()}
             for version in versions:
                 if version != UNTOUCHED and not version.startswith(self._run):
