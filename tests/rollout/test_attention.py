@@ -44,6 +44,13 @@ def test_grouped_heads_attend_as_if_keys_were_repeated(heads, groups, size, toke
     assert not torch.allclose(scaled, expected, atol=1e-2)
 
 
+def test_values_may_be_narrower_than_keys(by_group):
+    module, query, key, value, mask = parts(6, 2, 16, 3)
+    given = module, query, key, value[..., :8], mask
+    torch.testing.assert_close(attention.attend(*given, cached=True)[0], sdpa_attention_forward(*given)[0])
+    assert by_group
+
+
 @pytest.mark.parametrize("tokens", [1, 3])  # one token of a head without a group is asked twice
 @pytest.mark.parametrize("groups", [1, 4])
 def test_bfloat16_is_as_exact_as_its_rounding(groups, tokens, by_group):

@@ -117,7 +117,7 @@ def _by_group(
         mask = mask.expand(-1, per_group, -1, -1).reshape(rows, 1, -1, key.shape[2])
     queries = query.reshape(rows, key.shape[1], -1, size)
     result = torch.nn.functional.scaled_dot_product_attention(queries, key, value, attn_mask=mask, scale=scaling)
-    return result.reshape(rows, heads, -1, size)[:, :, :tokens].transpose(1, 2)
+    return result.reshape(rows, heads, -1, value.shape[-1])[:, :, :tokens].transpose(1, 2)
 
 
 ALL_ATTENTION_FUNCTIONS.register(NAME, attend)
