@@ -120,19 +120,21 @@ def test_thresholds_are_the_cumulative_probabilities():
 def test_as_many_tokens_are_ranked_as_have_the_probability_top_p(top_p):
     """Of 5,000: from one to most of them, in rows beside each other."""
     width = torch.tensor([0.0, 0.1, 1.0, 3.0, 9.0, 60.0]).repeat(20)
-    logits = torch.randn(len(width), 5000, generator=torch.Generator().manual_seed(0)) * width[:, None]
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(len(width), 5000, generator=generator) * width[:, None]
     logits += 1e-4 * torch.arange(5000)  # none are equally likely
     logprobs = torch.log_softmax(logits, -1)
     ranked, order = logprobs.sort(-1, descending=True)
     before = torch.cat([torch.zeros(len(width), 1), ranked.exp().cumsum(-1)[:, :-1]], -1)
     kept = torch.zeros_like(logprobs).scatter(-1, order, torch.where(before < top_p, ranked.exp(), 0.0))
     kept /= kept.sum(-1, keepdim=True)
-    token, logprob, _ = sample(logits, Sampling(max_new_tokens=1, top_p=top_p), torch.rand(len(width)))
+    numbers = torch.rand(len(width), generator=generator)
+    token, logprob, _ = sample(logits, Sampling(max_new_tokens=1, top_p=top_p), numbers)
     assert (kept.gather(-1, token[:, None]) > 0).all()
     torch.testing.assert_close(logprob, kept.gather(-1, token[:, None])[:, 0].log(), rtol=1e-4, atol=1e-4)
     if top_p == 0.9:
-        numbers = (kept > 0).sum(-1)
-        assert numbers.min() < 256 < 4096 < numbers.max()
+        ranks = (kept > 0).sum(-1)
+        assert ranks.min() < 256 < 4096 < ranks.max()
 
 
 @pytest.mark.parametrize("options", [{"temperature": 0.0}, {"temperature": 1.0}, {"top_p": 0.9}])

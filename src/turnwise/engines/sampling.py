@@ -45,13 +45,13 @@ def sample(
         (nats) of the full distribution at this temperature, before top_p and the temperature per token: `[rows]` each.
         Logits that are not finite give log-probabilities that are not finite.
     """
-    if sampling.temperature == 0:
-        logprobs = torch.log_softmax(logits, -1)
-        best = logprobs.max(-1)
-        return best.indices, best.values, _entropy(logprobs)
-    logprobs = torch.log_softmax(logits if sampling.temperature == 1 else logits / sampling.temperature, -1)
+    as_given = sampling.temperature in (0, 1)  # greedy choices have the probabilities that the model gives
+    logprobs = torch.log_softmax(logits if as_given else logits / sampling.temperature, -1)
     probability = logprobs.exp()
     entropy = -(probability * logprobs).sum(-1)
+    if sampling.temperature == 0:
+        best = logprobs.max(-1)
+        return best.indices, best.values, entropy
     if sampling.tempering:
         logprobs = torch.log_softmax(logprobs / _factor(entropy, sampling.tempering)[:, None], -1)
         probability = logprobs.exp()
@@ -100,10 +100,6 @@ def _most_likely(logprobs: torch.Tensor, top_p: float, tokens: int = RANKED) -> 
     if tokens < logprobs.shape[-1] and wider.any():
         kept[wider] = _most_likely(logprobs[wider], top_p, 16 * tokens)
     return kept
-
-
-def _entropy(logprobs: torch.Tensor) -> torch.Tensor:
-    return -(logprobs.exp() * logprobs).sum(-1)
 
 
 def _factor(entropy: torch.Tensor, tempering: Tempering) -> torch.Tensor:
