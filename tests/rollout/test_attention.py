@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.rollout.models import generate, make_model
+from tests.rollout.models import GREEDY, generate, make_model, same
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from turnwise.engines.base import Sampling
@@ -78,7 +78,7 @@ def test_the_engine_attends_by_group(by_group):
 
 
 @pytest.mark.parametrize("family", ["qwen3", "llama"])
-def test_masks_that_a_gpu_adds_change_nothing(family, monkeypatch):
+def test_masks_aligned_for_a_gpu_change_nothing(family, monkeypatch):
     """They are numbers once per pass, of a length that needs no copy, and wider than what the rows hold."""
     model = make_model(family)
     prompts = {0: [1, 2, 3], 1: [4, 5, 6, 7, 8, 9] * 4, 2: [2, 2]}
@@ -89,7 +89,7 @@ def test_masks_that_a_gpu_adds_change_nothing(family, monkeypatch):
         masks.append((mask.dtype, mask.shape[-1], key.shape[-2]))
         return sdpa_attention_forward(module, query, key, value, mask, *given, **options)
 
-    monkeypatch.setattr(attention, "adds_masks", lambda device: True)
+    monkeypatch.setattr(attention, "aligns", lambda device: True)
     monkeypatch.setitem(attention.ALL_ATTENTION_FUNCTIONS._global_mapping, attention.NAME, attend)
     again = generate(LocalEngine(model), prompts, Sampling(max_new_tokens=70))
     for number, one in expected.items():
@@ -105,6 +105,9 @@ def test_a_model_with_another_attention_keeps_it(by_group):
     model = make_model("qwen3")
     model.set_attn_implementation("eager")
     assert not attention.use(model)
-    generate(LocalEngine(model), {0: [1, 2, 3]}, Sampling(max_new_tokens=3))
+    prompts = {0: [1, 2, 3], 1: [4, 5, 6, 7, 8, 9]}
+    got = generate(LocalEngine(model), prompts, GREEDY)
     assert model.config._attn_implementation == "eager"
     assert not by_group
+    expected = generate(LocalEngine(make_model("qwen3")), prompts, GREEDY)
+    assert all(same(got[number], expected[number]) for number in prompts)

@@ -22,6 +22,7 @@ from turnwise.engines.rows import Rows
 from turnwise.models import attention
 from turnwise.models.below import noting
 from turnwise.models.caches import CACHE
+from turnwise.models.needed import reading
 
 SEEN = 2
 """A shape is captured after this many passes. A capture takes the time of a few passes."""
@@ -147,7 +148,7 @@ class Passes:
             if self._seen[shape] >= SEEN:
                 logits, states = self._repeat(model, shape, feed)
                 return logits[:wanted], states[:wanted].clone()
-        length = attention.aligned(feed.length) if attention.adds_masks(model.device) else feed.length
+        length = attention.aligned(feed.length) if attention.aligns(model.device) else feed.length
         shape = _Shape(feed.tokens.shape[0], feed.tokens.shape[1], wanted, length, first)
         logits, states = self._compute(model, shape, on_device(shape.pack(feed, 0), model.device))
         return logits.float(), states
@@ -167,12 +168,12 @@ class Passes:
         """Compute a pass from numbers on the device, without waiting for it."""
         tokens, positions, rows, last = shape.split(packed)
         self.cache.place(None if shape.first else rows, positions, shape.length)
-        mask = torch.arange(shape.length, device=packed.device) <= positions[:, None, :, None]  # [rows, 1, tokens, k]
-        if attention.adds_masks(packed.device):
-            mask = attention.additive(mask, model.dtype)
+        sees = torch.arange(shape.length, device=packed.device) <= positions[:, None, :, None]  # [rows, 1, tokens, k]
+        mask = attention.additive(sees, model.dtype)
         how: dict[str, Any] = {"cached": True} if attention.use(model) else {}
         how |= {CACHE: self.cache, "attention_mask": mask, "position_ids": positions}
-        with noting(model, self.below, self.cache.note):
+        read = last[0] * tokens.shape[1] + last[1]
+        with reading(model, read, tokens.shape), noting(model, self.below, self.cache.note):
             hidden = model.get_decoder()(input_ids=tokens, use_cache=True, **how).last_hidden_state
         output_layer = model.get_output_embeddings()
         assert output_layer is not None

@@ -51,8 +51,8 @@ def aligned(length: int) -> int:
     return -(-length // ALIGNED) * ALIGNED
 
 
-def adds_masks(device: torch.device) -> bool:
-    """Return whether SDPA's kernels on a device add masks to the scores, and so convert bool ones to numbers."""
+def aligns(device: torch.device) -> bool:
+    """Return whether kernels on a device read the rows of a mask in aligned parts."""
     return device.type == "cuda"
 
 
@@ -73,7 +73,7 @@ def attend(
         query: `[rows, heads, tokens, size]`.
         key: `[rows, groups of heads, keys, size]`.
         value: As `key`.
-        attention_mask: `[rows, 1, tokens, keys]` bool, or what SDPA takes.
+        attention_mask: `[rows, 1, tokens, keys]`, as SDPA takes it.
         paths: Paths of a packed row. Work and memory grow with the tokens that a path adds times its length, not with
             the square of the row.
         cached: Few tokens per row attend to many keys, without gradients. transformers repeats keys for every head of

@@ -18,7 +18,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 KINDS = ("LlamaModel", "MistralModel", "Qwen2Model", "Qwen3Model")
-"""Decoders that pass embeddings to their layers as they are, so that they can begin with given states instead."""
+"""Decoders that pass embeddings to their layers as they are, and whose layers add to the state of each token."""
 MOST_BYTES = 2**29
 """Bytes of states that are kept; the oldest are dropped first."""
 

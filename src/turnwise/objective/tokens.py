@@ -7,6 +7,7 @@ pass recomputes the logits of a chunk.
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from turnwise.base.errors import BatchError
 from turnwise.credit.segments import Segments, components
 from turnwise.models.adapters import roles_of, use_adapter
 from turnwise.models.below import Below, kept_states, noting
+from turnwise.models.needed import reading
 from turnwise.models.remote import RemoteModel
 from turnwise.objective.contexts import Contexts
 from turnwise.objective.frozen_output import frozen_logprobs, is_frozen_linear
@@ -171,7 +173,8 @@ def ranges(begin: np.ndarray, length: np.ndarray) -> np.ndarray:
 class States:
     """Hidden states of some sequences after the last layer of a model."""
 
-    hidden: torch.Tensor  # `[sequences, length, width]` states, padding included
+    # `[sequences, length, width]` states, padding included; undefined but for those that `at` selects
+    hidden: torch.Tensor
     rows: torch.Tensor  # `[tokens]` sequence of each generated token
     columns: torch.Tensor  # `[tokens]` place of each generated token in its row
     before: torch.Tensor  # `[tokens]` place of the token before it
@@ -194,7 +197,7 @@ def generated_states(
     """Compute the hidden states of some sequences in one forward pass, and return them with the token ids.
 
     `contexts` keeps what the pass computed, unless sequences share turns. With `below`, it starts above frozen layers,
-    unless sequences share turns or `contexts` needs all layers; states of last tokens are then undefined.
+    unless sequences share turns or `contexts` needs all layers.
     """
     if sequences.tree is not None and can_pack(model):
         packed = pack([sequences.token_ids[i] for i in indices], sequences.tree[indices])
@@ -202,16 +205,19 @@ def generated_states(
             model.device
         )
     ids = pad_sequence([torch.from_numpy(sequences.token_ids[i]) for i in indices], batch_first=True)
-    rows = torch.from_numpy(np.repeat(np.arange(len(indices)), [len(sequences.generated[i]) for i in indices]))
-    columns = torch.from_numpy(np.concatenate([sequences.generated[i] for i in indices]))
-    ids, rows, columns = (part.to(model.device) for part in (ids, rows, columns))
+    rows = np.repeat(np.arange(len(indices)), [len(sequences.generated[i]) for i in indices])
+    columns = np.concatenate([sequences.generated[i] for i in indices])
+    read = _read(rows * ids.shape[1] + columns, rows * ids.shape[1] + columns - 1)
+    ids, rows, columns, read = (part.to(model.device) for part in (ids, *map(torch.from_numpy, (rows, columns, read))))
     # With padding on the right, no token of a sequence attends to it: no mask is needed, and the causal kernel is used.
     kept = contexts if contexts is not None and contexts.wanted else None
     if below and kept is None:
-        hidden = below.hidden([sequences.token_ids[i] for i in indices], model.device)
+        with reading(model, read, ids.shape):
+            hidden = below.hidden([sequences.token_ids[i] for i in indices], model.device)
         return States(hidden, rows, columns, columns - 1), ids
     entered: list[torch.Tensor] = []
-    with noting(model, below.num_layers if below else 0, entered.append):
+    only = nullcontext() if kept is not None else reading(model, read, ids.shape)
+    with only, noting(model, below.num_layers if below else 0, entered.append):
         output = model.get_decoder()(input_ids=ids, use_cache=kept is not None)
     if below:  # an update starts from the same states as the pass that it is compared with
         below.put_all([sequences.token_ids[i] for i in indices], entered[0])
@@ -227,10 +233,17 @@ def _packed_states(model: PreTrainedModel, sequences: Sequences, indices: np.nda
         for back in (0, 1)
     )
     _, first, equal = np.unique(columns, return_index=True, return_inverse=True)
-    columns, before, first, equal = (
-        torch.from_numpy(part).to(model.device) for part in (columns, before, first, equal)
+    columns, before, first, equal, read = (
+        torch.from_numpy(part).to(model.device) for part in (columns, before, first, equal, _read(columns, before))
     )
-    return States(packed_hidden(model, packed), torch.zeros_like(columns), columns, before, (first, equal))
+    with reading(model, read, torch.Size((1, len(packed.token_ids)))):
+        hidden = packed_hidden(model, packed)
+    return States(hidden, torch.zeros_like(columns), columns, before, (first, equal))
+
+
+def _read(*places: np.ndarray) -> np.ndarray:
+    """Return the places of tokens whose states are read, each once."""
+    return np.unique(np.concatenate(places))
 
 
 def generated_logprobs(
