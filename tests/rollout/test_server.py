@@ -215,7 +215,7 @@ def test_a_server_too_old_to_name_its_weights_is_said_so(fake, monkeypatch):
 
     engine = make_engine(fake)
     monkeypatch.setattr(fake, "generate", older)
-    with pytest.raises(EngineLost, match=r"with which weights it answers: it must run vLLM 0\.32 or newer"):
+    with pytest.raises(EngineLost, match=r"as vLLM 0\.32 and newer do \(choices\.0\.weight_versions: Field required\)"):
         play(engine, {0: [1, 2]})
 
 

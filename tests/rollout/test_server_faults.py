@@ -1,6 +1,7 @@
 """The server engine against a server that fails: what is asked again, what is lost, and what ends the run."""
 
 import asyncio
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -126,6 +127,29 @@ def test_an_answer_that_cannot_be_learned_from_is_a_fault_of_its_own(fake, fault
     with pytest.raises(EngineFault, match=message):
         play(engine, {0: [1, 2]})
     assert play(engine, {0: [1, 2]})
+
+
+@pytest.mark.parametrize(
+    ("path", "answer", "wrong"),
+    [
+        (
+            "/server_info",
+            {"vllm_config": {"model_config": {}}},
+            "vllm_config.model_config.max_model_len: Field required",
+        ),
+        ("/server_info", [], "the answer: Input should be"),
+        ("/weight_info", {"weight_version": 3}, "weight_version: Input should be a valid string"),
+        ("/reset_prefix_cache", {}, "success: Field required"),
+        ("/inference/v1/generate", {"choices": []}, "choices: List should have at least 1 item"),
+        ("/inference/v1/generate", {"choices": [{"token_ids": ["1"]}]}, "choices.0.token_ids.0: Input should be"),
+    ],
+)
+def test_an_answer_of_another_form_is_said_in_a_line(fake, path, answer, wrong, monkeypatch):
+    real = fake.answer
+    monkeypatch.setattr(fake, "answer", lambda asked, body: (200, answer) if asked == path else real(asked, body))
+    with pytest.raises(EngineLost, match=re.escape(f"does not answer as vLLM 0.32 and newer do ({wrong}")) as raised:
+        play(make_engine(fake), {0: [1, 2]})
+    assert "\n" not in str(raised.value)
 
 
 def test_an_update_waits_until_the_cache_is_emptied(fake):

@@ -25,6 +25,7 @@ from filelock import FileLock, Timeout
 from transformers import PreTrainedModel
 
 from turnwise.base.errors import DIVERGED, ConfigError, EngineFault, EngineLost
+from turnwise.engines.answers import A, Choice, Done, Generated, Lora, Server, Weights, read
 from turnwise.engines.base import Decode, Generation, Sampling, ends_with_stop
 from turnwise.engines.connection import RESUME, Connection, Refused, Unanswered
 from turnwise.engines.roles import check_role
@@ -35,6 +36,8 @@ from turnwise.models.policy import adapted_layers, merged_copy
 
 GENERATE = "/inference/v1/generate"
 PREFIX, LOCK = "turnwise-weights-", ".lock"
+ENDED = ("stop", "length")
+"""How a response ends that was not aborted."""
 UNTOUCHED = "default"
 """vLLM's version name of the weights that a server started with."""
 
@@ -151,7 +154,7 @@ class ServerEngine:
             await self._adapters.load()
             return
         async with server.alone:
-            if (await server.get("/weight_info"))["weight_version"] == self._version:
+            if self._read(Weights, await server.get("/weight_info")).weight_version == self._version:
                 return
             await server.post("/pause", params={"mode": "abort"})
             try:  # a server may have been started with --load-format dummy
@@ -162,11 +165,14 @@ class ServerEngine:
                     f"the server at {self.settings.url} cannot load the weights ({error}): it must see {self._weights} "
                     f"(engine.sync_folder) and serve the trained architecture; start it again, {RESUME}"
                 ) from error
-            if not (await server.post("/reset_prefix_cache"))["success"]:
+            if not self._read(Done, await server.post("/reset_prefix_cache")).success:
                 raise Unanswered("its prefix cache is in use")
             # The version is set last: after any failure, the next try starts over.
             await server.post("/update_weight_version", json={"new_version": self._version})
             await server.post("/resume")
+
+    def _read(self, kind: type[A], answer: Any) -> A:
+        return read(kind, answer, self.settings.url)
 
     async def _call(self, method: str, **arguments: Any) -> None:
         """Call a method of vLLM's workers."""
@@ -197,28 +203,23 @@ class ServerEngine:
         async def ask() -> Generation:
             if adapters:
                 choice = await adapters.generate(body, sampling.actor)
-                if choice["finish_reason"] not in ("stop", "length"):
+                if choice.finish_reason not in ENDED:
                     raise Unanswered("it aborted a response")
                 return generation_of(choice)
-            choice = (await self._server.post(GENERATE, json=body))["choices"][0]
-            if "weight_versions" not in choice:
-                raise EngineLost(
-                    f"the server at {self.settings.url} does not say with which weights it answers: it must run vLLM "
-                    f"0.32 or newer; start another one, {RESUME}"
-                )
-            versions = {span["version"] for span in choice["weight_versions"] or ()}
+            choice = self._read(Generated, await self._server.post(GENERATE, json=body)).choices[0]
+            versions = {span.version for span in choice.weight_versions or ()}
             for version in versions:
                 if version != UNTOUCHED and not version.startswith(self._run):
                     raise EngineLost(
                         f"another run has loaded its weights ({version}) into the server at {self.settings.url}: "
                         f"start one server per run, {RESUME}"
                     )
-            if versions != {self._version} or choice["finish_reason"] not in ("stop", "length"):
+            if versions != {self._version} or choice.finish_reason not in ENDED:
                 await self._push()
                 raise Unanswered(f"it used weights {sorted(versions)}, expected {self._version}, or aborted a response")
             return generation_of(choice)
 
-        def generation_of(choice: dict[str, Any]) -> Generation:
+        def generation_of(choice: Choice) -> Generation:
             begun = prompt[len(prompt) - sampling.begun :]
             generation = until(sampling.stop, _generation(choice, sampling), self.decode, begun)
             return dataclasses.replace(generation, version=self.version)
@@ -228,28 +229,28 @@ class ServerEngine:
 
     async def _check_options(self) -> None:
         """Check server options whose effect would not show in answers."""
-        server = (await self._server.get("/server_info?config_format=json"))["vllm_config"]
-        model, missing, lora = server["model_config"], None, server.get("lora_config")
+        server = self._read(Server, await self._server.get("/server_info?config_format=json")).vllm_config
+        model, missing, lora = server.model, None, server.lora_config
         roles = roles_of(self.model)
         if adapted_layers(self.model) and (lora or roles):
             self._adapters = Adapters(self.model, self._server, GENERATE, self.max_context)
-        tied, overrides = self.model.config.get_text_config().tie_word_embeddings, model["hf_overrides"] or {}
-        if model["max_model_len"] < self.max_context:
+        tied, overrides = self.model.config.get_text_config().tie_word_embeddings, model.hf_overrides or {}
+        if model.max_model_len < self.max_context:
             missing = (
-                f"--max-model-len {self.max_context}: it allows {model['max_model_len']} tokens, fewer than the "
+                f"--max-model-len {self.max_context}: it allows {model.max_model_len} tokens, fewer than the "
                 "policy's conversations can have"
             )
-        elif model["logprobs_mode"] != "processed_logprobs":
+        elif model.logprobs_mode != "processed_logprobs":
             missing = (
                 "--logprobs-mode processed_logprobs: its log-probabilities are not those of the distribution "
                 "it samples from"
             )
-        elif self._adapters and not self._adapters.fit(lora or {}):
+        elif self._adapters and not self._adapters.fit(lora or Lora()):
             missing = f"{self._adapters.options}: adapters are loaded instead of merged weights"
         elif (
             not self._adapters
             and tied
-            and server["device_config"]["device"] == "cpu"
+            and server.device_config.device == "cpu"
             and overrides.get("tie_word_embeddings") is not False
         ):
             missing = (
@@ -283,11 +284,11 @@ def _save(model: PreTrainedModel, folder: Path) -> None:
     merged.save_pretrained(folder, state_dict=weights)
 
 
-def _generation(choice: dict[str, Any], sampling: Sampling) -> Generation:
-    ids, content = choice["token_ids"], choice["logprobs"]["content"]
-    if not ids or [token["token_id"] for token in content] != ids:
+def _generation(choice: Choice, sampling: Sampling) -> Generation:
+    ids, content = choice.token_ids, choice.logprobs.content if choice.logprobs else []
+    if not ids or [token.token_id for token in content] != ids:
         raise EngineFault(f"the server's {len(ids)} token ids do not match its {len(content)} log-probabilities")
-    logprobs = [float(token["logprob"]) for token in content]
+    logprobs = [token.logprob for token in content]
     if not min(logprobs) > -9000.0:  # vLLM writes -9999 for values that are not finite
         raise EngineFault(f"the log-probabilities are not finite: {DIVERGED}; lower update.learning_rate")
     return Generation(ids, logprobs, ids[-1] not in sampling.stop_ids)

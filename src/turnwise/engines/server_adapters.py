@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from turnwise.base.errors import ConfigError, EngineLost
+from turnwise.engines.answers import Choice, Generated, Lora, Offered, read
 from turnwise.engines.connection import RESUME, Connection, Unanswered
 from turnwise.models.adapters import ONE, roles_of, save_adapters, use_adapter
 
@@ -47,9 +48,9 @@ class Adapters:
             "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True in its environment"
         )
 
-    def fit(self, settings: Mapping[str, Any]) -> bool:
+    def fit(self, settings: Lora) -> bool:
         """Return whether a server with these settings of LoRA can hold them."""
-        return settings.get("max_lora_rank", 0) >= self._rank and settings.get("max_loras", 0) >= len(self._roles)
+        return settings.max_lora_rank >= self._rank and settings.max_loras >= len(self._roles)
 
     def save(self, folder: Path, version: str) -> None:
         """Write the adapters, to be loaded under new names."""
@@ -61,7 +62,7 @@ class Adapters:
         """Load the adapters into the server unless it has them, and unload those of earlier updates."""
         server = self._server
         async with server.alone:
-            known = {model["id"] for model in (await server.get(MODELS))["data"]}
+            known = {model.id for model in read(Offered, await server.get(MODELS), server.settings.url).data}
             for name, place in self._places.items():
                 if name not in known:
                     await server.post(LOAD, plain=True, json={"lora_name": name, "lora_path": str(place)})
@@ -70,7 +71,7 @@ class Adapters:
                 if name.startswith(f"{run}-"):
                     await server.post(UNLOAD, plain=True, json={"lora_name": name})
 
-    async def generate(self, body: Mapping[str, Any], actor: str) -> dict[str, Any]:
+    async def generate(self, body: Mapping[str, Any], actor: str) -> Choice:
         """Return the server's response with the adapter of a role.
 
         Raises:
@@ -79,7 +80,8 @@ class Adapters:
         role = actor if actor in self._names else self._roles[0]
         self._prompts[role] = body["token_ids"]
         try:
-            return (await self._server.post(self._route, json={**body, "model": self._names[role]}))["choices"][0]
+            answer = await self._server.post(self._route, json={**body, "model": self._names[role]})
+            return read(Generated, answer, self._server.settings.url).choices[0]
         except ConfigError as error:
             if self._names[role] not in str(error):
                 raise
@@ -98,10 +100,10 @@ class Adapters:
             sampled = {"max_tokens": COMPARED, "temperature": 1.0, "top_p": 1.0, "seed": 0, "logprobs": 0}
             asked = {"token_ids": prompt, "sampling_params": {**sampled, "ignore_eos": True, "detokenize": False}}
             choice = await self.generate(asked, role)
-            theirs = torch.tensor([token["logprob"] for token in choice["logprobs"]["content"]])
+            theirs = torch.tensor([token.logprob for token in choice.logprobs.content] if choice.logprobs else [])
 
             def apart(adapter: str | None) -> float:
-                return (theirs - self._own(prompt, choice["token_ids"], adapter)).abs().mean().item()  # noqa: B023
+                return (theirs - self._own(prompt, choice.token_ids, adapter)).abs().mean().item()  # noqa: B023
 
             if not (found := apart(role)) <= bound:
                 raise EngineLost(
