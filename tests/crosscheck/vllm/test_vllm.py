@@ -162,12 +162,12 @@ def train_and_watch(config: Config, monkeypatch, **options) -> tuple[list[dict[s
 
     measure = Run.measure
 
-    def watched(run: Run, trajectories: Sequence[Trajectory]) -> Measured:
+    def watched(run: Run, trajectories: Sequence[Trajectory], *tasks: Sequence[int]) -> Measured:
         if before:
             old = measured(before[-1], trajectories, config).batch.columns
             stale.append(float(np.abs(old["logprob_T"] - old["behavior_logprob_T"]).max()))
         before.append(copy.deepcopy(run.models.policy.policy.model))
-        return measure(run, trajectories)
+        return measure(run, trajectories, *tasks)
 
     monkeypatch.setattr(Run, "measure", watched)
     return steps(train(config, **options)), stale
