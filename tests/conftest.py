@@ -30,6 +30,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background jo
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(optionalhook=True)  # environments of the crosschecks have no xdist
 def pytest_xdist_auto_num_workers() -> int:
     """One worker more than cores, since tests wait for time limits and processes; each takes about a GiB of memory."""
     return int(os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS") or min(os.cpu_count() or 1, 8) + 1)

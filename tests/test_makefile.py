@@ -4,6 +4,7 @@ import ast
 import os
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 from tests.catalogue import ALL
@@ -53,3 +54,10 @@ def test_compiled_files_are_kept_whatever_the_shell_says():
     variables = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_tests_are_found_without_xdist():
+    """The environments of `make crosscheck-...` have none."""
+    command = [sys.executable, "-m", "pytest", "-p", "no:xdist", "--collect-only", "-q", "tests/test_visible.py"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
