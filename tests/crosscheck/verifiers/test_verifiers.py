@@ -151,7 +151,9 @@ def test_an_abandoned_rollout_ends():
 
 
 def test_the_environments_are_sound():
-    assert check_environment(suite("guessing")) == []
+    (warning,) = check_environment(suite("guessing"))  # tasks differ in a secret that no scripted response hits
+    assert not warning.severe
+    assert "the seed may be ignored" in warning.what
 
 
 def test_rollouts_are_played_in_workers():
