@@ -30,7 +30,7 @@ class Done(Answer):
     success: bool
 
 
-class Named(Answer):
+class Listed(Answer):
     """A model or adapter that the server has."""
 
     id: str
@@ -39,7 +39,7 @@ class Named(Answer):
 class Offered(Answer):
     """What the server has."""
 
-    data: list[Named]
+    data: list[Listed]
 
 
 class Token(Answer):
@@ -70,7 +70,7 @@ class Choice(Answer):
     weight_versions: list[Span] | None
 
 
-class Generated(Answer):
+class Responses(Answer):
     """Responses to a prompt."""
 
     choices: list[Choice] = pydantic.Field(min_length=1)
@@ -97,7 +97,7 @@ class Device(Answer):
     device: str
 
 
-class Settings(Answer):
+class Launched(Answer):
     """What the server was started with."""
 
     model: Model = pydantic.Field(alias="model_config")
@@ -108,7 +108,7 @@ class Settings(Answer):
 class Server(Answer):
     """What the server says of itself."""
 
-    vllm_config: Settings
+    vllm_config: Launched
 
 
 def read(kind: type[A], answer: Any, url: str) -> A:

@@ -25,7 +25,7 @@ from filelock import FileLock, Timeout
 from transformers import PreTrainedModel
 
 from turnwise.base.errors import DIVERGED, ConfigError, EngineFault, EngineLost
-from turnwise.engines.answers import A, Choice, Done, Generated, Lora, Server, Weights, read
+from turnwise.engines.answers import A, Choice, Done, Lora, Responses, Server, Weights, read
 from turnwise.engines.base import Decode, Generation, Sampling, ends_with_stop
 from turnwise.engines.connection import RESUME, Connection, Refused, Unanswered
 from turnwise.engines.roles import check_role
@@ -206,7 +206,7 @@ class ServerEngine:
                 if choice.finish_reason not in ENDED:
                     raise Unanswered("it aborted a response")
                 return generation_of(choice)
-            choice = self._read(Generated, await self._server.post(GENERATE, json=body)).choices[0]
+            choice = self._read(Responses, await self._server.post(GENERATE, json=body)).choices[0]
             versions = {span.version for span in choice.weight_versions or ()}
             for version in versions:
                 if version != UNTOUCHED and not version.startswith(self._run):

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from turnwise.base.errors import ConfigError, EngineLost
-from turnwise.engines.answers import Choice, Generated, Lora, Offered, read
+from turnwise.engines.answers import Choice, Lora, Offered, Responses, read
 from turnwise.engines.connection import RESUME, Connection, Unanswered
 from turnwise.models.adapters import ONE, roles_of, save_adapters, use_adapter
 
@@ -81,7 +81,7 @@ class Adapters:
         self._prompts[role] = body["token_ids"]
         try:
             answer = await self._server.post(self._route, json={**body, "model": self._names[role]})
-            return read(Generated, answer, self._server.settings.url).choices[0]
+            return read(Responses, answer, self._server.settings.url).choices[0]
         except ConfigError as error:
             if self._names[role] not in str(error):
                 raise
