@@ -304,7 +304,7 @@ def test_samples_and_advantages(mode, serving, policies, tmp_path):
         assert abs(expected).max() > 0.1
         assert ("old_per_token_logps" in batch) == (mode != "without correction")
     turns = 15 / 8 if mode == "rollout_func" else 1
-    assert [step["credit/turns_mean"] for step in trainer.state.log_history[:2]] == [turns, turns]
+    assert [step["credit/turns"] for step in trainer.state.log_history[:2]] == [turns, turns]
 
 
 class Kept(Ours):

@@ -196,7 +196,7 @@ def _average_by_similarity(
     entry_text, entry_word, entry_value = entries
     entry_value = entry_value / np.sqrt(temperature)  # a product of two is divided by the temperature
     begins = np.searchsorted(entry_text, np.arange(int(texts.max()) + 2))  # where the entries of each text begin
-    totals, result = np.stack([total, count], 1), np.empty_like(total)
+    result = np.empty_like(total)
     for start, end in zip(groups.offsets[:-1], groups.offsets[1:], strict=True):
         text = texts[start:end]
         lengths = begins[text + 1] - begins[text]
@@ -205,12 +205,10 @@ def _average_by_similarity(
         if text[-1] - text[0] != end - start - 1:  # texts ascend, so these are not consecutive
             entry = np.arange(len(state)) + np.repeat(begins[text] - np.cumsum(lengths) + lengths, lengths)
         weight = _cosines(state, entry_word[entry], entry_value[entry], num_states=len(text))
-        own = (lengths > 0) / temperature  # the greatest of its row
-        np.fill_diagonal(weight, own)
-        weight -= own[:, None]
+        np.fill_diagonal(weight, (lengths > 0) / temperature)
+        weight -= weight.max(axis=1, keepdims=True)
         np.exp(weight, out=weight)
-        sums = weight @ totals[start:end]
-        result[start:end] = sums[:, 0] / sums[:, 1]
+        result[start:end] = (weight @ total[start:end]) / (weight @ count[start:end])
     return result
 
 
