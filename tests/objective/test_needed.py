@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
-from tests.rollout.models import GREEDY, MODELS, generate, make_model, same
+from tests.rollout.models import GREEDY, MODELS, generate, make_model, same, with_adapters
 from tests.toys import trajectory
 from transformers import Gemma2Config, Gemma2ForCausalLM
 
@@ -24,14 +24,6 @@ ONE = trajectory(0, ([1, 2, 3, 4, 5, 6], [4, 5]), ([1, 5, 2, 7], [3]))
 OTHER = trajectory(0, ([8, 7, 6, 5, 4, 3, 2], [1, 2]))
 APART = Sequences.from_trajectories([ONE, OTHER])
 SHARED = Sequences.from_trajectories([ONE, Trajectory(0, "", [ONE.turns[0], *OTHER.turns])])
-
-
-def with_adapters():
-    peft = pytest.importorskip("peft")
-    model = make_model("qwen3")
-    settings = peft.LoraConfig(r=2, lora_alpha=4, target_modules="all-linear", init_lora_weights=False)
-    peft.inject_adapter_in_model(settings, model)
-    return model
 
 
 def with_frozen_layers():
@@ -65,7 +57,7 @@ def computed(model) -> Iterator[list[int]]:
 
 
 def gradients(model, sequences: Sequences) -> list[torch.Tensor]:
-    """Log-probabilities, entropies, and the gradient of a weighted sum of both."""
+    """Return the log-probability and the entropy of each token, and the gradient of a weighted sum of all of them."""
     values = generated_logprobs(model, sequences, np.arange(len(sequences)))
     weights = torch.linspace(-1, 1, len(values[0]), dtype=values[0].dtype)
     loss = (weights * values[0]).sum() + (weights.flip(0) * values[1]).sum()

@@ -47,6 +47,16 @@ def make_model(name: str = "llama", seed: int = 0):
     return MODELS[name]().eval()
 
 
+def with_adapters():
+    """A model with random adapters in all linear layers."""
+    peft = pytest.importorskip("peft")
+    model = make_model("qwen3")
+    settings = peft.LoraConfig(r=2, lora_alpha=4, target_modules="all-linear", init_lora_weights=False)
+    torch.manual_seed(3)
+    peft.inject_adapter_in_model(settings, model)
+    return model
+
+
 def tokens(length: int, seed: int) -> list[int]:
     return np.random.default_rng(seed).integers(0, VOCABULARY, length).tolist()
 

@@ -11,7 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.rollout.models import DRAWN, GREEDY, MODELS, TOLERANCE, VOCABULARY, generate, make_model, same, tokens
+from tests.rollout.models import (
+    DRAWN,
+    GREEDY,
+    MODELS,
+    TOLERANCE,
+    VOCABULARY,
+    generate,
+    make_model,
+    same,
+    tokens,
+    with_adapters,
+)
 from tests.rollout.playing import POLICY
 
 from turnwise.engines import passes
@@ -199,15 +210,6 @@ def changed(model, seed: int):
     with torch.no_grad():
         for weight in model.parameters():
             weight += 0.1 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(seed))
-
-
-def with_adapters():
-    peft = pytest.importorskip("peft")
-    model = make_model("qwen3")
-    settings = peft.LoraConfig(r=2, lora_alpha=4, target_modules="all-linear", init_lora_weights=False)
-    torch.manual_seed(3)
-    peft.inject_adapter_in_model(settings, model)
-    return model
 
 
 @pytest.mark.parametrize("apart", [True, False])
