@@ -28,9 +28,9 @@ from tests.rollout.test_local import nucleus
 from turnwise.base.errors import ConfigError, EngineFault, EngineLost, TurnwiseError
 from turnwise.config import load_config
 from turnwise.engines.base import Sampling
-from turnwise.engines.connection import check_server
 from turnwise.engines.server import ServerEngine
 from turnwise.engines.settings import ServerEngineConfig
+from turnwise.engines.vllm import check_server
 
 
 @pytest.fixture(autouse=True)

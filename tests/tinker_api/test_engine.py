@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from turnwise.base.errors import ConfigError, EngineFault, EngineLost
 from turnwise.credit.methods.build import build_method
 from turnwise.engines.base import Sampling
 from turnwise.engines.local import LocalEngine
+from turnwise.extensions.gateway.http import HttpResponse
 from turnwise.extensions.tinker.learner import TinkerLearner
 from turnwise.extensions.tinker.model import TinkerModel
 from turnwise.measures.base import Played
@@ -287,6 +289,31 @@ def test_a_server_that_stays_away_ends_the_run_in_one_line(tmp_path: Path):
             with pytest.raises(EngineLost, match=r"gave no usable answer for 0\.2 s .*turnwise train --resume"):
                 work()
         served.start()
+
+
+@pytest.mark.parametrize(
+    ("name", "answer", "wrong"),
+    [
+        ("get_server_capabilities", {"supported_models": [{}]}, "supported_models.0.model_name: Field required"),
+        ("create_session", {"session_id": 3}, "session_id: Input should be a valid string"),
+        ("create_model", [], "the answer: Input should be"),
+        ("retrieve_future", {"type": ["ready"]}, "type: Input should be a valid string"),
+        ("retrieve_future", {"type": "ready"}, "path: Field required"),
+        ("create_sampling_session", {}, "sampling_session_id: Field required"),
+        ("asample", {"request_id": None}, "request_id: Input should be a valid string"),
+    ],
+)
+def test_an_answer_of_another_form_is_said_in_a_line(tmp_path: Path, name: str, answer: Any, wrong: str):
+    def play() -> None:
+        _, engine = connected(served, patience_s=0.5)
+        asyncio.run(engine.update_weights())
+        generate(engine, [[5, 6]])
+
+    with serving(recipe(), tmp_path) as served:
+        served.watch = lambda asked, request: HttpResponse(answer) if asked == name else None
+        with pytest.raises(EngineLost, match=re.escape(f"does not answer as the Tinker API says ({wrong}")) as raised:
+            play()
+    assert "\n" not in str(raised.value)
 
 
 def test_what_the_server_lacks_is_named(tmp_path: Path):

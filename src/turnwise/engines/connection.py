@@ -10,12 +10,12 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import aiohttp
+import pydantic
 
-from turnwise.base.errors import ConfigError, EngineFault, EngineLost, guide
-from turnwise.engines.settings import ServerEngineConfig
+from turnwise.base.errors import EngineLost
 
 T = TypeVar("T")
 
@@ -25,18 +25,29 @@ FIRST_ANSWER_S = 5.0
 """Time limit for the answer to a check (seconds)."""
 IDLE_S = 4.0
 """Seconds until an idle connection is closed; uvicorn, which vLLM runs on, closes it after five."""
-GUIDE = f"start one as {guide('how-to/vllm.md')} says"
 RESUME = "then resume with `turnwise train --resume RUN_FOLDER`"
 
 log = logging.getLogger(__name__)
+
+
+class ConnectionLimits(Protocol):
+    """Settings of a connection; `ServerEngineConfig` describes them."""
+
+    url: str
+    max_concurrent: int
+    timeout_s: float
+    patience_s: float
 
 
 class Unanswered(Exception):
     """The server gave no usable answer; a later request may succeed."""
 
 
-class Refused(Unanswered):
-    """The server reports an internal error."""
+class Answer(pydantic.BaseModel, strict=True, protected_namespaces=()):
+    """What is read of an answer; other fields are ignored. Another version may answer otherwise: it is checked."""
+
+
+A = TypeVar("A", bound=Answer)
 
 
 @dataclasses.dataclass(eq=False, slots=True)
@@ -55,9 +66,14 @@ class Connection:
 
     Args:
         settings: Address, timeouts and limits of the server.
+
+    Attributes:
+        expected: Who answers as we expect, for errors.
     """
 
-    def __init__(self, settings: ServerEngineConfig):
+    expected: ClassVar[str]
+
+    def __init__(self, settings: ConnectionLimits):
         self.settings = settings
         self._session: _Session | None = None
         self._away = False
@@ -72,19 +88,22 @@ class Connection:
         """Lock that admits one request at a time."""
         return self._open().alone
 
-    async def get(self, path: str) -> Any:
-        """Get the content at a path; see `post`."""
-        return await self._ask("GET", path)
+    async def get(self, path: str, kind: type[A]) -> A:
+        """Get what is at a path; see `post`."""
+        return self._read(kind, await self._ask("GET", path))
 
-    async def post(self, path: str, *, plain: bool = False, **content: Any) -> Any:
-        """Send one request, without retries, and return the JSON of the answer; with `plain` it may be a text.
+    async def post(self, path: str, kind: type[A], json: Any = None) -> A:
+        """Send one request, without retries, and return the answer.
 
         Raises:
-            Unanswered: No usable answer; a later request may succeed.
-            EngineFault: The server rejects the request as wrong.
-            ConfigError: The server does not offer this kind of request.
+            EngineLost: The answer has another form.
+            Unanswered: There is none, as in all requests; a later one may succeed. Or see `_fault`.
         """
-        return await self._ask("POST", path, plain=plain, **content)
+        return self._read(kind, await self._ask("POST", path, json=json))
+
+    async def tell(self, path: str, *, method: str = "POST", **content: Any) -> None:
+        """Send one request whose answer says nothing; see `post`."""
+        await self._text(method, path, **content)
 
     async def patiently(self, work: Callable[[], Awaitable[T]]) -> T:
         """Retry until the request succeeds.
@@ -135,9 +154,35 @@ class Connection:
             self._session = _Session(loop, client, gate, asyncio.Lock(), end)
         return self._session
 
-    async def _ask(self, method: str, path: str, *, plain: bool = False, **content: Any) -> Any:
+    def _fault(self, status: int, failure: str) -> Exception:
+        """Return what to raise for a status that is no success; `failure` says in a line what was answered."""
+        raise NotImplementedError
+
+    def _headers(self) -> Mapping[str, str]:
+        """Return what every request has in its head."""
+        return {}
+
+    def _read(self, kind: type[A], answer: Any) -> A:
+        """Check the form of an answer."""
+        try:
+            return kind.model_validate(answer)
+        except pydantic.ValidationError as error:
+            wrong = error.errors(include_url=False, include_input=False)[0]
+            place = ".".join(map(str, wrong["loc"])) or "the answer"
+            raise EngineLost(
+                f"the server at {self.settings.url} does not answer as {self.expected} ({place}: {wrong['msg']}); "
+                f"start another one, {RESUME}"
+            ) from None
+
+    async def _ask(self, method: str, path: str, **content: Any) -> Any:
+        """Send one request, and return the JSON of the answer."""
+        return read_json(await self._text(method, path, **content), path)
+
+    async def _text(self, method: str, path: str, **content: Any) -> str:
         status, text = await self._send(method, path, **content)
-        return text if plain and status < 300 else _read(status, text, path, self.settings.url)
+        if status >= 300:
+            raise self._fault(status, f"HTTP {status} at {path}: {' '.join(text.split())[:300]}")
+        return text
 
     async def _send(
         self,
@@ -145,7 +190,6 @@ class Connection:
         path: str,
         *,
         json: Any = None,
-        headers: Mapping[str, str] | None = None,
         params: Mapping[str, str] | None = None,
     ) -> tuple[int, str]:
         """Send one request; return the status and the text of the answer.
@@ -156,7 +200,7 @@ class Connection:
         body = None if json is None else json_format.dumps(json, separators=(",", ":"), allow_nan=False).encode()
         typed = {} if body is None else {"Content-Type": "application/json"}
         url = self.settings.url.rstrip("/") + "/" + path.lstrip("/")
-        sending = {"data": body, "headers": {**typed, **(headers or {})}, "params": params, "allow_redirects": False}
+        sending = {"data": body, "headers": {**typed, **self._headers()}, "params": params, "allow_redirects": False}
         try:
             async with self._open().client.request(method, url, **sending) as answer:
                 return answer.status, await answer.text(errors="replace")
@@ -189,21 +233,6 @@ def get_once(url: str, headers: Mapping[str, str] | None = None) -> tuple[int, s
         raise Unanswered(_name(cause if isinstance(cause, Exception) else error)) from error
 
 
-def check_server(url: str) -> None:
-    """Check once that a server is healthy.
-
-    Raises:
-        ConfigError: The server cannot be reached, or reports that it is not healthy.
-    """
-    try:
-        status, _ = get_once(url.rstrip("/") + "/health")
-        cause = "" if status == 200 else f"HTTP {status} at /health"
-    except Unanswered as error:
-        cause = str(error)
-    if cause:
-        raise ConfigError(f"no server is ready at engine.url={url!r} ({cause}): {GUIDE}, or set engine.url")
-
-
 def read_json(text: str, path: str) -> Any:
     """Read the JSON of an answer.
 
@@ -214,25 +243,6 @@ def read_json(text: str, path: str) -> Any:
         return json_format.loads(text)
     except ValueError:
         raise Unanswered(f"no JSON at {path}") from None
-
-
-def failure_of(status: int, text: str, path: str) -> str:
-    """Say in a line what a server answered instead."""
-    return f"HTTP {status} at {path}: {' '.join(text.split())[:300]}"
-
-
-def _read(status: int, text: str, path: str, url: str) -> Any:
-    """Read the JSON content of an answer."""
-    if status < 300:
-        return read_json(text, path)
-    text = failure_of(status, text, path)
-    if status == 500:
-        raise Refused(text)
-    if status in (408, 425, 429) or status > 500:
-        raise Unanswered(text)
-    if status in (400, 413, 422):
-        raise EngineFault(f"the server rejects the request: {text}")
-    raise ConfigError(f"the server at {url} does not offer a required endpoint ({text}): {GUIDE}")
 
 
 def _name(error: Exception) -> str:

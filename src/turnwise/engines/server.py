@@ -25,12 +25,12 @@ from filelock import FileLock, Timeout
 from transformers import PreTrainedModel
 
 from turnwise.base.errors import DIVERGED, ConfigError, EngineFault, EngineLost
-from turnwise.engines.answers import A, Choice, Done, Lora, Responses, Server, Weights, read
 from turnwise.engines.base import Decode, Generation, Sampling, ends_with_stop
-from turnwise.engines.connection import RESUME, Connection, Refused, Unanswered
+from turnwise.engines.connection import RESUME, Unanswered
 from turnwise.engines.roles import check_role
 from turnwise.engines.server_adapters import Adapters
 from turnwise.engines.settings import ServerEngineConfig
+from turnwise.engines.vllm import Choice, Done, Lora, Refused, Responses, Server, VllmServer, Weights
 from turnwise.models.adapters import roles_of
 from turnwise.models.policy import adapted_layers, merged_copy
 
@@ -58,7 +58,7 @@ class ServerEngine:
         self, model: PreTrainedModel, settings: ServerEngineConfig, *, max_context: int, decode: Decode | None = None
     ):
         self.model, self.settings, self.max_context, self.decode = model, settings, max_context, decode
-        self._server = Connection(settings)
+        self._server = VllmServer(settings)
         self._run = uuid.uuid4().hex[:12]  # distinguishes our weights from those of other runs
         self._folder: Path | None = None
         self._weights: Path | None = None
@@ -154,9 +154,9 @@ class ServerEngine:
             await self._adapters.load()
             return
         async with server.alone:
-            if self._read(Weights, await server.get("/weight_info")).weight_version == self._version:
+            if (await server.get("/weight_info", Weights)).weight_version == self._version:
                 return
-            await server.post("/pause", params={"mode": "abort"})
+            await server.tell("/pause", params={"mode": "abort"})
             try:  # a server may have been started with --load-format dummy
                 await self._call("update_config", overrides={"load_config": {"load_format": "auto"}})
                 await self._call("reload_weights", weights_path=str(self._weights))
@@ -165,18 +165,15 @@ class ServerEngine:
                     f"the server at {self.settings.url} cannot load the weights ({error}): it must see {self._weights} "
                     f"(engine.sync_folder) and serve the trained architecture; start it again, {RESUME}"
                 ) from error
-            if not self._read(Done, await server.post("/reset_prefix_cache")).success:
+            if not (await server.post("/reset_prefix_cache", Done)).success:
                 raise Unanswered("its prefix cache is in use")
             # The version is set last: after any failure, the next try starts over.
-            await server.post("/update_weight_version", json={"new_version": self._version})
-            await server.post("/resume")
-
-    def _read(self, kind: type[A], answer: Any) -> A:
-        return read(kind, answer, self.settings.url)
+            await server.tell("/update_weight_version", json={"new_version": self._version})
+            await server.tell("/resume")
 
     async def _call(self, method: str, **arguments: Any) -> None:
         """Call a method of vLLM's workers."""
-        await self._server.post("/collective_rpc", json={"method": method, "kwargs": arguments})
+        await self._server.tell("/collective_rpc", json={"method": method, "kwargs": arguments})
 
     async def _generate(self, conversation: int, prompt: list[int], sampling: Sampling) -> Generation:
         if self._weights is None:
@@ -206,7 +203,7 @@ class ServerEngine:
                 if choice.finish_reason not in ENDED:
                     raise Unanswered("it aborted a response")
                 return generation_of(choice)
-            choice = self._read(Responses, await self._server.post(GENERATE, json=body)).choices[0]
+            choice = (await self._server.post(GENERATE, Responses, body)).choices[0]
             versions = {span.version for span in choice.weight_versions or ()}
             for version in versions:
                 if version != UNTOUCHED and not version.startswith(self._run):
@@ -229,11 +226,13 @@ class ServerEngine:
 
     async def _check_options(self) -> None:
         """Check server options whose effect would not show in answers."""
-        server = self._read(Server, await self._server.get("/server_info?config_format=json")).vllm_config
+        server = (await self._server.get("/server_info?config_format=json", Server)).vllm_config
         model, missing, lora = server.model, None, server.lora_config
         roles = roles_of(self.model)
         if adapted_layers(self.model) and (lora or roles):
-            self._adapters = Adapters(self.model, self._server, GENERATE, self.max_context)
+            self._adapters = Adapters(
+                self.model, self._server, GENERATE, self.max_context, self.settings.max_difference
+            )
         tied, overrides = self.model.config.get_text_config().tie_word_embeddings, model.hf_overrides or {}
         if model.max_model_len < self.max_context:
             missing = (

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from turnwise.base.errors import ConfigError, EngineLost
-from turnwise.engines.answers import Choice, Lora, Offered, Responses, read
-from turnwise.engines.connection import RESUME, Connection, Unanswered
+from turnwise.engines.connection import RESUME, Unanswered
+from turnwise.engines.vllm import Choice, Lora, Offered, Responses, VllmServer
 from turnwise.models.adapters import ONE, roles_of, save_adapters, use_adapter
 
 LOAD, UNLOAD, MODELS = "/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/v1/models"
@@ -28,10 +28,11 @@ class Adapters:
         server: The server.
         route: Where it generates.
         max_context: Maximum conversation length (tokens).
+        max_difference: See `ServerEngineConfig.max_difference`.
     """
 
-    def __init__(self, model: Any, server: Connection, route: str, max_context: int):
-        self._model, self._server, self._route = model, server, route
+    def __init__(self, model: Any, server: VllmServer, route: str, max_context: int, max_difference: float):
+        self._model, self._server, self._route, self._bound = model, server, route, max_difference
         self._before = max(1, min(BEFORE, max_context - COMPARED - 1))
         self._roles = roles_of(model) or (ONE,)
         self._rank = max(model.peft_config[role].r for role in self._roles)
@@ -62,14 +63,14 @@ class Adapters:
         """Load the adapters into the server unless it has them, and unload those of earlier updates."""
         server = self._server
         async with server.alone:
-            known = {model.id for model in read(Offered, await server.get(MODELS), server.settings.url).data}
+            known = {model.id for model in (await server.get(MODELS, Offered)).data}
             for name, place in self._places.items():
                 if name not in known:
-                    await server.post(LOAD, plain=True, json={"lora_name": name, "lora_path": str(place)})
+                    await server.tell(LOAD, json={"lora_name": name, "lora_path": str(place)})
             run = next(iter(self._places)).partition("-")[0]
             for name in known - self._places.keys():
                 if name.startswith(f"{run}-"):
-                    await server.post(UNLOAD, plain=True, json={"lora_name": name})
+                    await server.tell(UNLOAD, json={"lora_name": name})
 
     async def generate(self, body: Mapping[str, Any], actor: str) -> Choice:
         """Return the server's response with the adapter of a role.
@@ -80,8 +81,8 @@ class Adapters:
         role = actor if actor in self._names else self._roles[0]
         self._prompts[role] = body["token_ids"]
         try:
-            answer = await self._server.post(self._route, json={**body, "model": self._names[role]})
-            return read(Responses, answer, self._server.settings.url).choices[0]
+            asked = {**body, "model": self._names[role]}
+            return (await self._server.post(self._route, Responses, asked)).choices[0]
         except ConfigError as error:
             if self._names[role] not in str(error):
                 raise
@@ -94,7 +95,6 @@ class Adapters:
         Raises:
             EngineLost: They differ by more than `engine.max_difference`.
         """
-        settings, bound = self._server.settings, self._server.settings.max_difference
         for role in self._roles:
             prompt = self._prompts[role][-self._before :]
             sampled = {"max_tokens": COMPARED, "temperature": 1.0, "top_p": 1.0, "seed": 0, "logprobs": 0}
@@ -105,12 +105,12 @@ class Adapters:
             def apart(adapter: str | None) -> float:
                 return (theirs - self._own(prompt, choice.token_ids, adapter)).abs().mean().item()  # noqa: B023
 
-            if not (found := apart(role)) <= bound:
+            if not (found := apart(role)) <= self._bound:
                 raise EngineLost(
-                    f"the server at {settings.url} does not compute what the trainer does with the adapter {role!r}: "
-                    f"log-probabilities differ by {found:.3f} nats per token (engine.max_difference={bound:g}), "
-                    f"and by {apart(None):.3f} from the trainer's without it. Start the server with {self.options}, in "
-                    f"the trainer's precision, {RESUME}"
+                    f"the server at {self._server.settings.url} does not compute what the trainer does with the "
+                    f"adapter {role!r}: log-probabilities differ by {found:.3f} nats per token "
+                    f"(engine.max_difference={self._bound:g}), and by {apart(None):.3f} from the trainer's without "
+                    f"it. Start the server with {self.options}, in the trainer's precision, {RESUME}"
                 )
 
     @torch.no_grad()

@@ -108,7 +108,7 @@ class ServerEngineConfig(EngineConfig, kind="server"):
 
     def check(self) -> None:
         """Raise a ConfigError if the server does not answer."""
-        from turnwise.engines.connection import check_server  # only this engine needs the HTTP client
+        from turnwise.engines.vllm import check_server  # only this engine needs the HTTP client
 
         check_server(self.url)
 

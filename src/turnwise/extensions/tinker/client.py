@@ -4,8 +4,10 @@ import os
 import re
 from typing import Any
 
+import pydantic
+
 from turnwise.base.errors import ConfigError, EngineFault, guide
-from turnwise.engines.connection import Connection, Unanswered, failure_of, get_once, read_json
+from turnwise.engines.connection import A, Answer, Connection, Unanswered, get_once, read_json
 
 API = "/api/v1/"
 CAPABILITIES = f"{API}get_server_capabilities"
@@ -17,73 +19,169 @@ class Gone(Unanswered):
     """The server no longer knows a model, a session or a request, such as after a restart."""
 
 
+class OfferedModel(Answer):
+    """A model that the server has, and the tokens that it reads at most."""
+
+    model_name: str
+    max_context_length: int | None = None
+
+
+class Capabilities(Answer):
+    """What the server offers."""
+
+    supported_models: list[OfferedModel] = pydantic.Field(default_factory=list)
+
+
+class Begun(Answer):
+    """The number of what the server has begun; of a model the name too."""
+
+    request_id: str
+    model_id: str | None = None
+
+
+class NewSession(Answer):
+    """A session, to which models and samplers belong."""
+
+    session_id: str
+
+
+class NewSampler(Answer):
+    """A sampler of some weights."""
+
+    sampling_session_id: str
+
+
+class Pending(Answer):
+    """Whether there is a result, or what went wrong."""
+
+    type: str | None = None
+    error: Any = None
+    category: str | None = None
+
+
+class CreateResult(Answer):
+    """The name of a new model."""
+
+    model_id: str | None = None
+
+
+class SaveResult(Answer):
+    """The name of saved weights."""
+
+    path: str
+
+
+class StepResult(Answer):
+    """What the server reports of an optimiser step."""
+
+    metrics: dict[str, Any] | None = None
+
+    @property
+    def grad_norm(self) -> float:
+        """Norm of the gradient before clipping, under whatever name; 0 if it is not reported."""
+        found = (value for name, value in (self.metrics or {}).items() if "grad_norm" in name)
+        return next((float(value) for value in found if isinstance(value, int | float)), 0.0)
+
+
+class TokenValues(Answer):
+    """A value per token."""
+
+    data: list[float]
+
+
+class PassOutput(Answer):
+    """What a pass returns of a sequence."""
+
+    logprobs: TokenValues
+
+
+class PassResult(Answer):
+    """What a pass returns, by sequence."""
+
+    loss_fn_outputs: list[PassOutput]
+
+
+class Sample(Answer):
+    """A response."""
+
+    tokens: list[int]
+    logprobs: list[float] | None = None
+
+
+class SampleResult(Answer):
+    """Responses to a prompt."""
+
+    sequences: list[Sample] = pydantic.Field(min_length=1)
+
+
+ANSWERS: dict[str, type[Answer]] = {
+    "create_model": CreateResult,
+    "forward": PassResult,
+    "forward_backward": PassResult,
+    "load_weights": Answer,
+    "optim_step": StepResult,
+    "save_weights": SaveResult,
+    "save_weights_for_sampler": SaveResult,
+}
+"""What requests for changes, passes and saves result in."""
+
+
 class Service(Connection):
     """Send requests to a server of the Tinker API, from any event loop."""
 
-    async def computed(self, name: str, **body: Any) -> Any:
-        """Have the server compute something, and return the result."""
-        return await self.result(await self.begin(name, **body))
+    expected = "the Tinker API says"
 
-    async def begin(self, name: str, **body: Any) -> dict[str, Any]:
-        """Have the server begin to compute something, and return its number with the rest of the answer."""
-        return await self.post(API + name, json=body)
+    def offered(self) -> list[OfferedModel]:
+        """Check once that the server answers, and return the models that it has.
 
-    async def delete(self, path: str) -> None:
-        """Have the server delete what is at a path."""
-        await self._ask("DELETE", path)
+        Raises:
+            ConfigError: It does not.
+        """
+        try:
+            status, text = get_once(self.settings.url.rstrip("/") + CAPABILITIES, self._headers())
+            if status == 200:
+                return self._read(Capabilities, read_json(text, CAPABILITIES)).supported_models
+            cause = f"HTTP {status}"
+        except Unanswered as error:
+            cause = str(error)[:200]
+        raise ConfigError(
+            f"no server of the Tinker API answers at engine.url={self.settings.url!r} ({cause}): "
+            f"start one as {guide('how-to/tinker.md')} says, or set engine.url"
+        )
 
-    async def result(self, begun: dict[str, Any]) -> Any:
+    async def begin(self, name: str, **body: Any) -> Begun:
+        """Have the server begin to compute something."""
+        return await self.post(API + name, Begun, body)
+
+    async def result(self, begun: Begun, kind: type[A]) -> A:
         """Return the result of what was begun.
 
         Raises:
             Unanswered: The server lost it, or failed; a later request may succeed.
             EngineFault: The server rejects the request as wrong.
+            EngineLost: The result has another form.
         """
         while True:
-            result = await self.post(API + "retrieve_future", json={"request_id": begun["request_id"]})
-            if result.get("type") == "try_again":
+            answer = await self._ask("POST", API + "retrieve_future", json={"request_id": begun.request_id})
+            pending = self._read(Pending, answer)
+            if pending.type == "try_again":
                 continue
-            if error := result.get("error"):
-                if _LOST.search(str(error)):
-                    raise Gone(str(error))
-                if result.get("category") != "user":
-                    raise Unanswered(str(error))
-                raise EngineFault(f"the server at {self.settings.url} rejects the request: {error}")
-            return result
+            if pending.error:
+                if _LOST.search(str(pending.error)):
+                    raise Gone(str(pending.error))
+                if pending.category != "user":
+                    raise Unanswered(str(pending.error))
+                raise EngineFault(f"the server at {self.settings.url} rejects the request: {pending.error}")
+            return self._read(kind, answer)
 
-    async def _ask(self, method: str, path: str, *, plain: bool = False, **content: Any) -> Any:
-        status, text = await self._send(method, path, headers=_key(), **content)
-        if status < 300:
-            return read_json(text, path)
-        failure = failure_of(status, text, path)
+    def _fault(self, status: int, failure: str) -> Exception:
         if status in (404, 410) or (status == 400 and _LOST.search(failure)):
-            raise Gone(failure)
-        if status == 408 or status == 425 or status == 429 or status >= 500:
-            raise Unanswered(failure)
+            return Gone(failure)
+        if status in (408, 425, 429) or status >= 500:
+            return Unanswered(failure)
         if status in (401, 403):
-            raise ConfigError(f"the server at {self.settings.url} refuses the key ({failure}); set {KEY}")
-        raise EngineFault(f"the server at {self.settings.url} rejects the request: {failure}")
+            return ConfigError(f"the server at {self.settings.url} refuses the key ({failure}); set {KEY}")
+        return EngineFault(f"the server at {self.settings.url} rejects the request: {failure}")
 
-
-def _key() -> dict[str, str]:
-    return {"X-API-Key": os.environ.get(KEY, "tml-none")}
-
-
-def check_server(settings: Any) -> dict[str, Any]:
-    """Check once that a server answers, and return what it offers.
-
-    Raises:
-        ConfigError: It cannot be reached.
-    """
-    try:
-        status, text = get_once(settings.url.rstrip("/") + CAPABILITIES, _key())
-        if status == 200:
-            return read_json(text, CAPABILITIES)
-        cause = f"HTTP {status}"
-    except Unanswered as error:
-        cause = str(error)[:200]
-    page = guide("how-to/tinker.md")
-    raise ConfigError(
-        f"no server of the Tinker API answers at engine.url={settings.url!r} ({cause}): start one as {page} says, "
-        "or set engine.url"
-    )
+    def _headers(self) -> dict[str, str]:
+        return {"X-API-Key": os.environ.get(KEY, "tml-none")}

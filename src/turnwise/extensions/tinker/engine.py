@@ -7,7 +7,7 @@ from turnwise.base.errors import DIVERGED, EngineFault
 from turnwise.engines.base import Generation, Sampling
 from turnwise.engines.connection import Unanswered
 from turnwise.engines.server import ServerEngine, seed_of, until
-from turnwise.extensions.tinker.client import Gone, Service
+from turnwise.extensions.tinker.client import API, Gone, NewSampler, Sample, SampleResult, Service
 from turnwise.extensions.tinker.model import TinkerModel, open_session
 
 
@@ -53,13 +53,14 @@ class TinkerEngine(ServerEngine):
             session = await self._open_sampler()
             self._asked += 1
             try:
-                result = await self._server.computed("asample", sampling_session_id=session, seq_id=self._asked, **body)
+                begun = await self._server.begin("asample", sampling_session_id=session, seq_id=self._asked, **body)
+                sampled = await self._server.result(begun, SampleResult)
             except Gone:
                 if self._session == session:
                     self._session = None
                 raise
-            begun = prompt[len(prompt) - sampling.begun :]
-            made = until(sampling.stop, _generation(result["sequences"][0], sampling), self.decode, begun)
+            before = prompt[len(prompt) - sampling.begun :]
+            made = until(sampling.stop, _generation(sampled.sequences[0], sampling), self.decode, before)
             return dataclasses.replace(made, version=self.version)
 
         async with self._server.gate:
@@ -73,15 +74,15 @@ class TinkerEngine(ServerEngine):
                 self._opened += 1
                 weights = {"model_path": self.model.sampler, "sampling_session_seq_id": self._opened}
                 asked = {"session_id": await open_session(self._server), "type": "create_sampling_session", **weights}
-                self._session = (await self._server.begin("create_sampling_session", **asked))["sampling_session_id"]
-            assert self._session is not None
+                opened = await self._server.post(API + "create_sampling_session", NewSampler, asked)
+                self._session = opened.sampling_session_id
             return self._session
 
 
-def _generation(sequence: dict[str, Any], sampling: Sampling) -> Generation:
-    ids, logprobs = sequence["tokens"], sequence["logprobs"]
+def _generation(sample: Sample, sampling: Sampling) -> Generation:
+    ids, logprobs = sample.tokens, sample.logprobs
     if not ids or logprobs is None or len(ids) != len(logprobs):
         raise Unanswered(f"it gave {len(ids)} tokens with {len(logprobs or ())} log-probabilities")
     if not min(logprobs) > -9000.0:
         raise EngineFault(f"the log-probabilities are not finite: {DIVERGED}; lower update.learning_rate")
-    return Generation(list(ids), [float(each) for each in logprobs], ids[-1] not in sampling.stop_ids)
+    return Generation(ids, logprobs, ids[-1] not in sampling.stop_ids)

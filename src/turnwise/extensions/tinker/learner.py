@@ -120,8 +120,7 @@ class TinkerLearner(Learner):
             fill(sequences, part, result, now_T)
         with torch.no_grad():
             _, metrics = objective.loss(self._pass(torch.tensor(now_T[where], dtype=torch.float32), where))
-        reported = stepped.get("metrics") or {}
-        return metrics | {"grad_norm": next((value for name, value in reported.items() if "grad_norm" in name), 0.0)}
+        return metrics | {"grad_norm": stepped.grad_norm}
 
     @staticmethod
     def _pass(logprob: torch.Tensor, where: np.ndarray) -> Pass:

@@ -16,7 +16,7 @@ from turnwise.base.blocking import blocking
 from turnwise.base.errors import ConfigError, EngineFault
 from turnwise.base.version import __version__
 from turnwise.engines.connection import Unanswered
-from turnwise.extensions.tinker.client import API, Service, check_server
+from turnwise.extensions.tinker.client import ANSWERS, API, CreateResult, NewSession, PassResult, Service
 from turnwise.extensions.tinker.settings import TinkerEngineConfig
 from turnwise.models.remote import FILE, RemoteModel
 from turnwise.objective.tokens import Sequences
@@ -65,14 +65,14 @@ class TinkerModel(RemoteModel):
         """
         if self._settings is not None:
             return
-        offered = {each["model_name"]: each for each in check_server(settings).get("supported_models", ())}
+        offered = {each.model_name: each.max_context_length for each in Service(settings).offered()}
         names = ", ".join(map(repr, offered)) or "none"
         if self.base is None:
             self.base = settings.base_model or (next(iter(offered)) if len(offered) == 1 else None)
         if self.base is None or (offered and self.base not in offered):
             asked = f"has no model {self.base!r}" if self.base else "offers several models"
             raise ConfigError(f"the server at {settings.url} {asked}: set engine.base_model to one of {names}")
-        longest = offered.get(self.base, {}).get("max_context_length") or max_context
+        longest = offered.get(self.base) or max_context
         if longest < max_context:
             raise ConfigError(
                 f"{self.base!r} on the server at {settings.url} reads {longest} tokens; lower model.max_context="
@@ -102,7 +102,7 @@ class TinkerModel(RemoteModel):
         name = f"turnwise-{self._name}-{self._saves}"
         wanted = ["save_weights"] * bool(self._journal or self.state is None) + ["save_weights_for_sampler"]
         saved = self.run(*((each, {"path": name, "type": each}) for each in wanted))
-        *state, self.sampler = [each["path"] for each in saved]
+        *state, self.sampler = [each.path for each in saved]
         if state:
             (self.state,), self._journal = state, []
         self._forget(*(each for each in old if each not in self._kept))
@@ -134,7 +134,7 @@ class TinkerModel(RemoteModel):
             ("forward_backward", {"forward_backward_input": loss_input("cross_entropy", data)}),
             ("optim_step", {"adam_params": adam}),
         )
-        rows = [np.array(each["logprobs"]["data"]) for each in results[0]["loss_fn_outputs"]]
+        rows = [np.array(each.logprobs.data) for each in results[0].loss_fn_outputs]
         weighed = zip(rows, demonstrations, strict=True)
         return -sum(float((row * weights[1:]).sum()) for row, (_, weights) in weighed) / total
 
@@ -149,7 +149,7 @@ class TinkerModel(RemoteModel):
             return blocking(self._run(requests))
 
     async def _run(self, requests: Sequence[Request]) -> list[Any]:
-        service = Service(self.settings)  # pyright: ignore[reportArgumentType]
+        service = Service(self.settings)
 
         async def attempt() -> list[Any]:
             try:
@@ -172,8 +172,8 @@ class TinkerModel(RemoteModel):
         session = await open_session(service)
         wanted = {"session_id": session, "model_seq_id": 0, "base_model": self.base, "type": "create_model"}
         begun = await service.begin("create_model", **wanted, lora_config={"rank": self.settings.rank, "seed": 0})
-        made = await service.result(begun)
-        self._model_id, self._number = made.get("model_id") or begun["model_id"], 0
+        made = await service.result(begun, CreateResult)
+        self._model_id, self._number = made.model_id or begun.model_id, 0
         before: list[Request] = []
         if self.state is not None:
             before = [("load_weights", {"path": self.state, "optimizer": True, "type": "load_weights"})]
@@ -183,17 +183,18 @@ class TinkerModel(RemoteModel):
         begun = []
         for name, body in requests:
             self._number += 1
-            begun.append(await service.begin(name, model_id=self._model_id, seq_id=self._number, **body))
-        return [await service.result(each) for each in begun]
+            asked = await service.begin(name, model_id=self._model_id, seq_id=self._number, **body)
+            begun.append((asked, ANSWERS[name]))
+        return [await service.result(each, kind) for each, kind in begun]
 
     def _forget(self, *paths: str) -> None:
         """Let the server delete what it saved, if it can."""
 
         async def delete() -> None:
-            service = Service(self.settings)  # pyright: ignore[reportArgumentType]
+            service = Service(self.settings)
             try:
                 for model_id, _, name in (path.removeprefix("tinker://").partition("/") for path in paths):
-                    await service.delete(f"{API}training_runs/{model_id}/checkpoints/{name}")
+                    await service.tell(f"{API}training_runs/{model_id}/checkpoints/{name}", method="DELETE")
             except (Unanswered, EngineFault):
                 pass
             finally:
@@ -206,7 +207,7 @@ class TinkerModel(RemoteModel):
 async def open_session(service: Service) -> str:
     """Open a session, to which models and samplers belong."""
     session = {"tags": ["turnwise"], "user_metadata": None, "sdk_version": __version__, "type": "create_session"}
-    return (await service.begin("create_session", **session))["session_id"]
+    return (await service.post(API + "create_session", NewSession, session)).session_id
 
 
 def datum(ids: np.ndarray, values: Mapping[str, tuple[np.ndarray, Any]]) -> dict[str, Any]:
@@ -234,8 +235,8 @@ def batches(sequences: Sequences, chosen: np.ndarray) -> Iterator[np.ndarray]:
             yield part
 
 
-def fill(sequences: Sequences, part: np.ndarray, result: Mapping[str, Any], column_T: np.ndarray) -> None:
+def fill(sequences: Sequences, part: np.ndarray, result: PassResult, column_T: np.ndarray) -> None:
     """Fill in the log-probabilities that a pass over some sequences returned."""
-    rows = [np.array(each["logprobs"]["data"]) for each in result["loss_fn_outputs"]]
+    rows = [np.array(each.logprobs.data) for each in result.loss_fn_outputs]
     found = [row[sequences.generated[i] - 1] for i, row in zip(part, rows, strict=True)]
     column_T[sequences.token_index(part)] = np.concatenate(found)

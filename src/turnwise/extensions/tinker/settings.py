@@ -41,9 +41,9 @@ class TinkerEngineConfig(EngineConfig, kind="tinker"):
 
     def check(self) -> None:
         """Raise a ConfigError if the server does not answer."""
-        from turnwise.extensions.tinker.client import check_server
+        from turnwise.extensions.tinker.client import Service
 
-        check_server(self)
+        Service(self).offered()
 
     def make(self, policy: Any, *, rounded: bool = False, apart: bool = False) -> Engine:
         """Make the engine; see `EngineConfig.make`."""

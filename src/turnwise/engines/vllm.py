@@ -1,21 +1,52 @@
-"""What is read of a vLLM server's answers. Another version may answer otherwise, and so may another server."""
+"""Ask a vLLM server: what is read of its answers, and what its failures mean."""
 
-from typing import Any, TypeVar
+from typing import Any
 
 import pydantic
 
-from turnwise.base.errors import EngineLost
-from turnwise.engines.connection import RESUME
+from turnwise.base.errors import ConfigError, EngineFault, guide
+from turnwise.engines.connection import Answer, Connection, Unanswered, get_once
 
 OLDEST = "0.32"
 """First version of vLLM that says with which weights it made each token."""
+GUIDE = f"start one as {guide('how-to/vllm.md')} says"
 
 
-class Answer(pydantic.BaseModel, strict=True, protected_namespaces=()):
-    """Fields of an answer; others are ignored."""
+class Refused(Unanswered):
+    """The server reports an internal error."""
 
 
-A = TypeVar("A", bound=Answer)
+class VllmServer(Connection):
+    """Send requests to a vLLM server.
+
+    They raise EngineFault if the server rejects one as wrong, and ConfigError if it does not offer this kind.
+    """
+
+    expected = f"vLLM {OLDEST} and newer do"
+
+    def _fault(self, status: int, failure: str) -> Exception:
+        if status == 500:
+            return Refused(failure)
+        if status in (408, 425, 429) or status > 500:
+            return Unanswered(failure)
+        if status in (400, 413, 422):
+            return EngineFault(f"the server rejects the request: {failure}")
+        return ConfigError(f"the server at {self.settings.url} does not offer a required endpoint ({failure}): {GUIDE}")
+
+
+def check_server(url: str) -> None:
+    """Check once that a server is healthy.
+
+    Raises:
+        ConfigError: The server cannot be reached, or reports that it is not healthy.
+    """
+    try:
+        status, _ = get_once(url.rstrip("/") + "/health")
+        cause = "" if status == 200 else f"HTTP {status} at /health"
+    except Unanswered as error:
+        cause = str(error)
+    if cause:
+        raise ConfigError(f"no server is ready at engine.url={url!r} ({cause}): {GUIDE}, or set engine.url")
 
 
 class Weights(Answer):
@@ -109,20 +140,3 @@ class Server(Answer):
     """What the server says of itself."""
 
     vllm_config: Launched
-
-
-def read(kind: type[A], answer: Any, url: str) -> A:
-    """Read an answer.
-
-    Raises:
-        EngineLost: It has another form.
-    """
-    try:
-        return kind.model_validate(answer)
-    except pydantic.ValidationError as error:
-        wrong = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, wrong["loc"])) or "the answer"
-        raise EngineLost(
-            f"the server at {url} does not answer as vLLM {OLDEST} and newer do ({place}: {wrong['msg']}); start "
-            f"another one, {RESUME}"
-        ) from None
