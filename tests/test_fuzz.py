@@ -22,17 +22,17 @@ class Verbose(ConfigError):
     __str__ = Exception.__str__
 
 
-@pytest.mark.parametrize("cases", doses(50, 400, "TURNWISE_FUZZ"))
+@pytest.mark.parametrize("cases", doses(30, 400, "TURNWISE_FUZZ"))
 def test_nothing_random_gives_a_traceback_or_leaves_a_file(cases):
     nothing_found_by("tests.fuzz", cases)
 
 
-@pytest.mark.parametrize("cases", doses(6, 80, "TURNWISE_FUZZ_FOLDERS"))
+@pytest.mark.parametrize("cases", doses(4, 80, "TURNWISE_FUZZ_FOLDERS"))
 def test_no_damaged_folder_gives_a_traceback_or_is_changed(cases):
     nothing_found_by("tests.fuzz_folders", cases)
 
 
-@pytest.mark.parametrize("cases", doses(50, 12_500, "TURNWISE_FUZZ_LOGS"))
+@pytest.mark.parametrize("cases", doses(30, 12_500, "TURNWISE_FUZZ_LOGS"))
 def test_no_damaged_log_gives_a_traceback_or_leaves_a_folder(cases):
     nothing_found_by("tests.fuzz_logs", cases)
 

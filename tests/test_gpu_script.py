@@ -85,6 +85,7 @@ def test_a_process_waits_for_the_moment_at_which_all_begin(monkeypatch):
     assert gpu_share.generate(time.time() - 5, 2, 1, "cpu")["late"] > 5
 
 
+@pytest.mark.slow
 def test_processes_that_are_late_have_no_rate(capsys, monkeypatch):
     small = ["gpu_share", "--no-graphs", "--device", "cpu", "--processes", "2"]
     small += ["--rows", "2", "--turns", "1", "--setup-s", "0"]

@@ -168,8 +168,8 @@ def test_all_arms_of_a_study_get_the_same_dose(here, settings, left_out):
 )
 def test_a_killed_study_takes_its_runs_with_it_and_goes_on(here, capsys, number, said):
     (here / "small.toml").write_text(STUDY.replace("seeds = 2", "seeds = 1"))
-    arguments = [sys.executable, "-m", "turnwise.commands.cli", "study", "small.toml", "--jobs", "2", "run.steps=40"]
-    study = load_study(Path("small.toml"), ("run.steps=40",))
+    arguments = [sys.executable, "-m", "turnwise.commands.cli", "study", "small.toml", "--jobs", "2", "run.steps=16"]
+    study = load_study(Path("small.toml"), ("run.steps=16",))
 
     def ended_at(step: int, number: int) -> tuple[int, str]:
         process = subprocess.Popen(
@@ -202,7 +202,7 @@ def test_a_killed_study_takes_its_runs_with_it_and_goes_on(here, capsys, number,
     assert run(study) == []
     for job in study.jobs:
         records = RunFolder(job.path).metrics()
-        assert [r["step"] for r in records if "rollout/success" in r] == list(range(1, 41))
+        assert [r["step"] for r in records if "rollout/success" in r] == list(range(1, 17))
 
 
 @pytest.mark.slow

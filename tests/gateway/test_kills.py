@@ -12,7 +12,7 @@ from tests.doses import doses
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
-LIVES = doses(2, 8, "TURNWISE_KILLS")
+LIVES = doses(1, 8, "TURNWISE_KILLS")
 
 
 def run(module: str, *words: str) -> dict:

@@ -40,7 +40,7 @@ def told_by(module: str, *words: str) -> dict:
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("kills", doses(8, 50, "TURNWISE_KILLS"))
+@pytest.mark.parametrize("kills", doses(4, 50, "TURNWISE_KILLS"))
 def test_kills_at_random_moments_change_nothing(kills, tmp_path):
     told = told_by("tests.train.kills", str(tmp_path), str(kills), "0")
     assert told["killed"] == kills

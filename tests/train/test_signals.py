@@ -12,7 +12,7 @@ from tests.doses import doses
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module", params=doses(2, 8, "TURNWISE_KILLS"))
+@pytest.fixture(scope="module", params=doses(1, 8, "TURNWISE_KILLS"))
 def told(tmp_path_factory, request) -> dict:
     done = subprocess.run(
         [sys.executable, "-m", "tests.train.signals", str(tmp_path_factory.mktemp("signals")), str(request.param)],
