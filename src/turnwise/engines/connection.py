@@ -185,12 +185,7 @@ class Connection:
         return text
 
     async def _send(
-        self,
-        method: str,
-        path: str,
-        *,
-        json: Any = None,
-        params: Mapping[str, str] | None = None,
+        self, method: str, path: str, *, json: Any = None, params: Mapping[str, str] | None = None
     ) -> tuple[int, str]:
         """Send one request; return the status and the text of the answer.
 

@@ -10,7 +10,7 @@ import logging
 import math
 from collections import Counter, OrderedDict
 from collections.abc import Iterator
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -173,8 +173,7 @@ class Passes:
         how: dict[str, Any] = {"cached": True} if attention.use(model) else {}
         how |= {CACHE: self.cache, "attention_mask": mask, "position_ids": positions}
         read = last[0] * tokens.shape[1] + last[1]
-        selected = reading(model, read, tokens.shape) if tokens.shape[1] > 1 else nullcontext()  # decoding is too short
-        with selected, noting(model, self.below, self.cache.note):
+        with reading(model, read, tokens.shape), noting(model, self.below, self.cache.note):
             hidden = model.get_decoder()(input_ids=tokens, use_cache=True, **how).last_hidden_state
         output_layer = model.get_output_embeddings()
         assert output_layer is not None

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from turnwise.models.below import KINDS
 
 MOST = 0.75
-"""Share of the tokens up to which selecting them takes less time than computing all."""
+"""Share of the tokens up to which selecting them takes less time than computing all, where rows have several."""
 
 
 @contextmanager
@@ -28,7 +28,7 @@ def reading(model: PreTrainedModel, places: torch.Tensor, shape: torch.Size) -> 
     """
     decoder: Any = model.get_decoder()
     with ExitStack() as stack:
-        if type(decoder).__name__ in KINDS and len(places) <= MOST * shape.numel():
+        if type(decoder).__name__ in KINDS and shape[1] > 1 and len(places) <= MOST * shape.numel():
             last = decoder.layers[-1]
             if not last.gradient_checkpointing:  # else the layer is computed again, when the places are forgotten
                 queries = getattr(last.self_attn, "q_proj", None)  # None: made together with keys and values

@@ -115,7 +115,6 @@ class SampleResult(Answer):
 
 
 ANSWERS: dict[str, type[Answer]] = {
-    "create_model": CreateResult,
     "forward": PassResult,
     "forward_backward": PassResult,
     "load_weights": Answer,
@@ -123,7 +122,7 @@ ANSWERS: dict[str, type[Answer]] = {
     "save_weights": SaveResult,
     "save_weights_for_sampler": SaveResult,
 }
-"""What requests for changes, passes and saves result in."""
+"""What requests about the weights of a model result in."""
 
 
 class Service(Connection):
@@ -136,6 +135,7 @@ class Service(Connection):
 
         Raises:
             ConfigError: It does not.
+            EngineLost: The answer has another form.
         """
         try:
             status, text = get_once(self.settings.url.rstrip("/") + CAPABILITIES, self._headers())
