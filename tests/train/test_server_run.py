@@ -89,7 +89,7 @@ def test_a_run_whose_weights_stay_behind_is_seen_in_its_metrics(tmp_path, fake):
     assert all(record["credit/mismatch_max"] > 10 * AGREEMENT for record in records[1:])
 
 
-def test_a_run_whose_server_dies_goes_on_as_if_it_had_not(tmp_path, fake):
+def test_a_run_whose_server_dies_goes_on_as_if_it_had_not(tmp_path, fake, capsys):
     whole = train(run_config(tmp_path / "whole", fake))
     asked = sum("generate" in path for path, _ in fake.asked)
     config = run_config(tmp_path / "half", fake)
@@ -101,6 +101,11 @@ def test_a_run_whose_server_dies_goes_on_as_if_it_had_not(tmp_path, fake):
     assert 0 < len(done) < 4
     assert done == steps(whole)[: len(done)]
     assert load_checkpoint(latest_checkpoint(half))[0] == len(done)
+    fake.start()
+    fake.faults.extend([None] * 3 + ["die"])
+    assert main(["train", "--resume", str(half.path)]) == 2
+    saved = f"; resume from the checkpoint of step {len(steps(half))} with `turnwise train --resume {half.path}`"
+    assert capsys.readouterr().err.endswith(f"; start it again{saved}\n")
     fake.start()
     assert_same_run(train(config, resume=config.run_folder), whole)
 

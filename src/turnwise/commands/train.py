@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from turnwise.base.errors import ConfigError
+from turnwise.base.errors import ConfigError, EngineLost
 from turnwise.base.terminal import say, say_next
 from turnwise.commands.common import INTERRUPTED, first_notes, load_libraries, recipe
 
@@ -50,6 +50,8 @@ def _train(options: argparse.Namespace) -> int:
         ended = getattr(error, "ended", "interrupted")
         say(f"turnwise: {ended}; {_how_to_resume(path)}", file=sys.stderr, flush=True)
         return getattr(error, "exit_code", INTERRUPTED)
+    except EngineLost as error:  # the engine says what to mend; what is left of the run is known here
+        raise EngineLost(f"{error}; {_how_to_resume(path)}") from error
     return 0
 
 
@@ -76,13 +78,13 @@ def _resumed(options: argparse.Namespace) -> "Config":
     return override_config(RunFolder.open(options.resume)[1], given)
 
 
-def _how_to_resume(path: Path) -> str:
+def _how_to_resume(path: Path | None) -> str:
     from turnwise.train.folder import RunFolder, by_step
 
-    steps = by_step(RunFolder(path).checkpoints)
-    if not steps:
-        again = f"`turnwise train --resume {path}`" if path.exists() else "the same command"
-        return f"no checkpoint was saved; start again with {again}"
+    if path is None or not path.exists():
+        return "no checkpoint was saved; start again with the same command"
+    if not (steps := by_step(RunFolder(path).checkpoints)):
+        return f"no checkpoint was saved; start again with `turnwise train --resume {path}`"
     return f"resume from the checkpoint of step {max(steps)} with `turnwise train --resume {path}`"
 
 

@@ -25,7 +25,6 @@ FIRST_ANSWER_S = 5.0
 """Time limit for the answer to a check (seconds)."""
 IDLE_S = 4.0
 """Seconds until an idle connection is closed; uvicorn, which vLLM runs on, closes it after five."""
-RESUME = "then resume with `turnwise train --resume RUN_FOLDER`"
 
 log = logging.getLogger(__name__)
 
@@ -121,8 +120,7 @@ class Connection:
                 left_s = since + patience_s - time.monotonic()
                 if left_s <= 0:
                     raise EngineLost(
-                        f"the server at {url} gave no usable answer for {patience_s:g} s ({error}): "
-                        f"start it again, {RESUME}"
+                        f"the server at {url} gave no usable answer for {patience_s:g} s ({error}); start it again"
                     ) from error
                 if not self._away:  # one warning, not one per waiting request
                     log.warning("turnwise: retrying the server at %s for %g s (%s)", url, patience_s, error)
@@ -171,7 +169,7 @@ class Connection:
             place = ".".join(map(str, wrong["loc"])) or "the answer"
             raise EngineLost(
                 f"the server at {self.settings.url} does not answer as {self.expected} ({place}: {wrong['msg']}); "
-                f"start another one, {RESUME}"
+                "start another one"
             ) from None
 
     async def _ask(self, method: str, path: str, **content: Any) -> Any:

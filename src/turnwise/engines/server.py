@@ -26,7 +26,7 @@ from transformers import PreTrainedModel
 
 from turnwise.base.errors import DIVERGED, ConfigError, EngineFault, EngineLost
 from turnwise.engines.base import Decode, Generation, Sampling, ends_with_stop
-from turnwise.engines.connection import RESUME, Unanswered
+from turnwise.engines.connection import Unanswered
 from turnwise.engines.roles import check_role
 from turnwise.engines.server_adapters import Adapters
 from turnwise.engines.settings import ServerEngineConfig
@@ -163,7 +163,7 @@ class ServerEngine:
             except (Refused, EngineFault) as error:  # vLLM's engine does not survive it
                 raise EngineLost(
                     f"the server at {self.settings.url} cannot load the weights ({error}): it must see {self._weights} "
-                    f"(engine.sync_folder) and serve the trained architecture; start it again, {RESUME}"
+                    f"(engine.sync_folder) and serve the trained architecture; start it again"
                 ) from error
             if not (await server.post("/reset_prefix_cache", Done)).success:
                 raise Unanswered("its prefix cache is in use")
@@ -209,7 +209,7 @@ class ServerEngine:
                 if version != UNTOUCHED and not version.startswith(self._run):
                     raise EngineLost(
                         f"another run has loaded its weights ({version}) into the server at {self.settings.url}: "
-                        f"start one server per run, {RESUME}"
+                        "start one server per run"
                     )
             if versions != {self._version} or choice.finish_reason not in ENDED:
                 await self._push()

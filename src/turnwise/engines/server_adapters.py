@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from turnwise.base.errors import ConfigError, EngineLost
-from turnwise.engines.connection import RESUME, Unanswered
+from turnwise.engines.connection import Unanswered
 from turnwise.engines.vllm import Choice, Lora, Offered, Responses, VllmServer
 from turnwise.models.adapters import ONE, roles_of, save_adapters, use_adapter
 
@@ -110,7 +110,7 @@ class Adapters:
                     f"the server at {self._server.settings.url} does not compute what the trainer does with the "
                     f"adapter {role!r}: log-probabilities differ by {found:.3f} nats per token "
                     f"(engine.max_difference={self._bound:g}), and by {apart(None):.3f} from the trainer's without "
-                    f"it. Start the server with {self.options}, in the trainer's precision, {RESUME}"
+                    f"it. Start the server with {self.options}, in the trainer's precision"
                 )
 
     @torch.no_grad()
