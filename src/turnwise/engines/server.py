@@ -202,7 +202,7 @@ class ServerEngine:
                 choice = await adapters.generate(body, sampling.actor)
                 if choice.finish_reason not in ENDED:
                     raise Unanswered("it aborted a response")
-                return generation_of(choice)
+                return self._made(*_sampled(choice), prompt, sampling)
             choice = (await self._server.post(GENERATE, Responses, body)).choices[0]
             versions = {span.version for span in choice.weight_versions or ()}
             for version in versions:
@@ -214,15 +214,17 @@ class ServerEngine:
             if versions != {self._version} or choice.finish_reason not in ENDED:
                 await self._push()
                 raise Unanswered(f"it used weights {sorted(versions)}, expected {self._version}, or aborted a response")
-            return generation_of(choice)
-
-        def generation_of(choice: Choice) -> Generation:
-            begun = prompt[len(prompt) - sampling.begun :]
-            generation = until(sampling.stop, _generation(choice, sampling), self.decode, begun)
-            return dataclasses.replace(generation, version=self.version)
+            return self._made(*_sampled(choice), prompt, sampling)
 
         async with self._server.gate:
             return await self._server.patiently(ask)
+
+    def _made(self, ids: list[int], logprobs: list[float], prompt: list[int], sampling: Sampling) -> Generation:
+        """Make a generation of what the server sampled."""
+        if not min(logprobs) > -9000.0:  # vLLM writes -9999 for values that are not finite
+            raise EngineFault(f"the log-probabilities are not finite: {DIVERGED}; lower update.learning_rate")
+        made = Generation(ids, logprobs, truncated=ids[-1] not in sampling.stop_ids, version=self.version)
+        return until(sampling.stop, made, self.decode, prompt[len(prompt) - sampling.begun :])
 
     async def _check_options(self) -> None:
         """Check server options whose effect would not show in answers."""
@@ -283,14 +285,12 @@ def _save(model: PreTrainedModel, folder: Path) -> None:
     merged.save_pretrained(folder, state_dict=weights)
 
 
-def _generation(choice: Choice, sampling: Sampling) -> Generation:
+def _sampled(choice: Choice) -> tuple[list[int], list[float]]:
+    """Return the token ids of a choice, and their log-probabilities."""
     ids, content = choice.token_ids, choice.logprobs.content if choice.logprobs else []
     if not ids or [token.token_id for token in content] != ids:
         raise EngineFault(f"the server's {len(ids)} token ids do not match its {len(content)} log-probabilities")
-    logprobs = [token.logprob for token in content]
-    if not min(logprobs) > -9000.0:  # vLLM writes -9999 for values that are not finite
-        raise EngineFault(f"the log-probabilities are not finite: {DIVERGED}; lower update.learning_rate")
-    return Generation(ids, logprobs, ids[-1] not in sampling.stop_ids)
+    return ids, [token.logprob for token in content]
 
 
 def until(stop: Sequence[str], generation: Generation, decode: Decode | None, begun: Sequence[int] = ()) -> Generation:
@@ -308,7 +308,8 @@ def until(stop: Sequence[str], generation: Generation, decode: Decode | None, be
         raise EngineFault("stop texts need a tokenizer: pass ServerEngine(decode=tokenizer.decode)")
     for end in range(1, len(generation.token_ids) + 1):
         if ends_with_stop(stop, [*begun, *generation.token_ids[:end]], decode):
-            return Generation(generation.token_ids[:end], generation.logprobs[:end], truncated=False)
+            kept = {"token_ids": generation.token_ids[:end], "logprobs": generation.logprobs[:end]}
+            return dataclasses.replace(generation, **kept, truncated=False)
     return generation
 
 

@@ -1,13 +1,12 @@
 """Sample from the weights that a server of the Tinker API holds."""
 
-import dataclasses
 from typing import Any
 
-from turnwise.base.errors import DIVERGED, EngineFault
+from turnwise.base.errors import EngineFault
 from turnwise.engines.base import Generation, Sampling
 from turnwise.engines.connection import Unanswered
-from turnwise.engines.server import ServerEngine, seed_of, until
-from turnwise.extensions.tinker.client import API, Gone, NewSampler, Sample, SampleResult, Service
+from turnwise.engines.server import ServerEngine, seed_of
+from turnwise.extensions.tinker.client import API, Gone, NewSampler, SampleResult, Service
 from turnwise.extensions.tinker.model import TinkerModel, open_session
 
 
@@ -59,9 +58,11 @@ class TinkerEngine(ServerEngine):
                 if self._session == session:
                     self._session = None
                 raise
-            before = prompt[len(prompt) - sampling.begun :]
-            made = until(sampling.stop, _generation(sampled.sequences[0], sampling), self.decode, before)
-            return dataclasses.replace(made, version=self.version)
+            sample = sampled.sequences[0]
+            ids, logprobs = sample.tokens, sample.logprobs
+            if not ids or logprobs is None or len(ids) != len(logprobs):
+                raise Unanswered(f"it gave {len(ids)} tokens with {len(logprobs or ())} log-probabilities")
+            return self._made(ids, logprobs, prompt, sampling)
 
         async with self._server.gate:
             return await self._server.patiently(ask)
@@ -77,12 +78,3 @@ class TinkerEngine(ServerEngine):
                 opened = await self._server.post(API + "create_sampling_session", NewSampler, asked)
                 self._session = opened.sampling_session_id
             return self._session
-
-
-def _generation(sample: Sample, sampling: Sampling) -> Generation:
-    ids, logprobs = sample.tokens, sample.logprobs
-    if not ids or logprobs is None or len(ids) != len(logprobs):
-        raise Unanswered(f"it gave {len(ids)} tokens with {len(logprobs or ())} log-probabilities")
-    if not min(logprobs) > -9000.0:
-        raise EngineFault(f"the log-probabilities are not finite: {DIVERGED}; lower update.learning_rate")
-    return Generation(ids, logprobs, ids[-1] not in sampling.stop_ids)
