@@ -59,6 +59,7 @@ def case(name: str, size: int) -> dict[str, float]:
     tracemalloc.start()
     credit(method, rows)
     peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
     return {"batch_ms": 1e3 * making, "method_ms": 1e3 * crediting, "peak_mib": peak / 2**20}
 
 

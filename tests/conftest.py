@@ -8,6 +8,7 @@ import gc
 import os
 import signal
 import sys
+import tracemalloc
 from collections.abc import Generator, Iterator
 
 import jaxtyping
@@ -45,6 +46,17 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Generator[None, object, object]:
+    """Fail the test that leaves memory traced: all after it in this process would take several times as long."""
+    try:
+        return (yield)
+    finally:
+        if tracemalloc.is_tracing() and not os.environ.get("PYTHONTRACEMALLOC"):
+            tracemalloc.stop()
+            pytest.fail("it left tracemalloc on: call tracemalloc.stop()")
 
 
 @pytest.fixture(scope="session", autouse=True)
