@@ -85,12 +85,23 @@ def test_a_process_waits_for_the_moment_at_which_all_begin(monkeypatch):
     assert gpu_share.generate(time.time() - 5, 2, 1, "cpu")["late"] > 5
 
 
+@pytest.mark.parametrize(("late", "rate"), [(0.5, "-"), (0.0, "48")])
+def test_processes_that_are_late_have_no_rate(capsys, monkeypatch, late, rate):
+    measured = [{"seconds": 1.0, "late": 0.0}, {"seconds": 2.0, "late": late}]
+    monkeypatch.setattr(gpu_share, "share", lambda processes, options: measured)
+    assert shared(capsys, monkeypatch, "--rows", "3", "--turns", "2") == ["2", "1.00 to 2.00", rate, str(late)]
+
+
 @pytest.mark.slow
-def test_processes_that_are_late_have_no_rate(capsys, monkeypatch):
-    small = ["gpu_share", "--no-graphs", "--device", "cpu", "--processes", "2"]
-    small += ["--rows", "2", "--turns", "1", "--setup-s", "0"]
-    monkeypatch.setattr(sys, "argv", small)
-    gpu_share.main()
-    _, processes, _, rate, late, _ = capsys.readouterr().out.splitlines()[-1].split("|")
-    assert (int(processes), rate.strip()) == (2, "-")
+def test_processes_of_their_own_that_are_late_have_no_rate(capsys, monkeypatch):
+    small = ("--no-graphs", "--device", "cpu", "--rows", "2", "--turns", "1", "--setup-s", "0")
+    processes, _, rate, late = shared(capsys, monkeypatch, *small)
+    assert (processes, rate) == ("2", "-")
     assert float(late) > 0
+
+
+def shared(capsys, monkeypatch, *options: str) -> list[str]:
+    """The last row of what `benchmarks.gpu_share` prints for two processes."""
+    monkeypatch.setattr(sys, "argv", ["gpu_share", "--processes", "2", *options])
+    gpu_share.main()
+    return [text.strip() for text in capsys.readouterr().out.splitlines()[-1].split("|")[1:-1]]
