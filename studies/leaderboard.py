@@ -65,13 +65,16 @@ def command(plan: Path, folder: Path) -> str:
 def read_plan(path: Path) -> dict[str, Any]:
     """Read a plan; one that is `like` another changes what it names, and picks `environments` from the other's.
 
-    With `seeds`, there is an environment for every seed, such as "household-1" for a policy of seed 1.
+    With `seeds`, there is an environment for every seed, such as "household-1" for a policy of seed 1. `seeds = []` is
+    one policy, whatever the other plan has.
 
     Raises:
         ConfigError: The other plan has no such environment.
     """
     plan = merged(path)
-    if "seeds" in plan:
+    if not plan.get("seeds"):
+        plan.pop("seeds", None)
+    else:
         plan["environments"] = {
             f"{name}-{seed}": {**of, "settings": [*of["settings"], f"run.seed={seed}"]}
             for name, of in plan["environments"].items()

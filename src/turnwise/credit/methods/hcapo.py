@@ -49,7 +49,7 @@ def hcapo(
     An audit of outcome-conditioned log-ratios of this kind against replayed alternatives (arXiv 2608.19760, read in
     notes: ALFWorld, Qwen2.5-7B, 50 trajectories) found them at chance: median rank correlation .019 [-.109, .081] with
     the effect of a turn, inside the band of shuffled credit, and +.75 with the text's fluency. On our leaderboard, tiny
-    policies with the base's credit included, `hcapo` is closer to the truth than GRPO in 10 of 39 cells, never less.
+    policies with the base's credit included, `hcapo` is closer to the truth than GRPO in 14 of 39 cells, less in one.
 
     Args:
         base: Any method or chain; default `grpo()`.
