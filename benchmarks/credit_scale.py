@@ -22,12 +22,11 @@ import statistics
 import subprocess
 import sys
 import time
-import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from benchmarks.credit_speed import ROLLOUTS, TURNS, cpu, make_rows
+from benchmarks.credit_speed import ROLLOUTS, TURNS, cpu, make_rows, traced_peak
 
 import turnwise as tw
 
@@ -56,10 +55,7 @@ def case(name: str, size: int) -> dict[str, float]:
     seconds = [credit(method, make_rows(min(chunk, groups - done))) for done in range(0, groups, chunk)]
     making, crediting = (sum(each) for each in zip(*seconds, strict=True))
     rows = make_rows(chunk)
-    tracemalloc.start()
-    credit(method, rows)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
+    peak = traced_peak(lambda: credit(method, rows))
     return {"batch_ms": 1e3 * making, "method_ms": 1e3 * crediting, "peak_mib": peak / 2**20}
 
 

@@ -20,6 +20,7 @@ import argparse
 import platform
 import sys
 import time
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -58,6 +59,16 @@ def best_ms(call: Callable[[], object], *, seconds: float = 1.0, least: int = 3)
         taken = time.perf_counter() - start
         result, spent, runs = min(result, taken), spent + taken, runs + 1
     return 1e3 * result
+
+
+def traced_peak(call: Callable[[], object]) -> int:
+    """Measure the most bytes that a call holds at once; tracing ends with it, since all after it would be slower."""
+    tracemalloc.start()
+    try:
+        call()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 def ours(num_prompts: int) -> dict[str, float]:

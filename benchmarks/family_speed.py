@@ -24,12 +24,11 @@ for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 import argparse
 import sys
 import time
-import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from benchmarks.credit_speed import best_ms, versions
+from benchmarks.credit_speed import best_ms, traced_peak, versions
 from tests.columns import make_columns
 
 import turnwise as tw
@@ -77,11 +76,7 @@ def peak(method: tw.Transform, batch: tw.Batch) -> float:
     """Measure the method's peak memory, divided by the size of its batch."""
     run = call(method, batch)
     run()
-    tracemalloc.start()
-    run()
-    most = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    return most / size_of(batch)
+    return traced_peak(run) / size_of(batch)
 
 
 def measure(name: str, sizes: tuple[int, ...]) -> list[float]:

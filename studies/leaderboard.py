@@ -72,14 +72,14 @@ def read_plan(path: Path) -> dict[str, Any]:
         ConfigError: The other plan has no such environment.
     """
     plan = merged(path)
-    if not plan.get("seeds"):
-        plan.pop("seeds", None)
-    else:
+    if plan.get("seeds"):
         plan["environments"] = {
             f"{name}-{seed}": {**of, "settings": [*of["settings"], f"run.seed={seed}"]}
             for name, of in plan["environments"].items()
             for seed in plan["seeds"]
         }
+    else:
+        plan.pop("seeds", None)
     return plan
 
 

@@ -194,6 +194,10 @@ def test_a_plan_with_seeds_has_a_policy_per_seed(leaderboard, tmp_path):
     assert found["walk-5"]["settings"] == ["environment.options.delay=0", "run.seed=5"]
     (tmp_path / "other.toml").write_text('like = "plan.toml"\nenvironments = ["walk"]\n')
     assert list(leaderboard.read_plan(tmp_path / "other.toml")["environments"]) == ["walk-3", "walk-5"]
+    (tmp_path / "one.toml").write_text('like = "plan.toml"\nenvironments = ["walk"]\nseeds = []\n')
+    one = leaderboard.read_plan(tmp_path / "one.toml")
+    assert list(one["environments"]) == ["walk"]
+    assert "seeds" not in one, "its page then speaks of one policy"
 
 
 def test_policies_of_several_seeds_are_compared_by_their_means(leaderboard, page):

@@ -50,7 +50,7 @@ def _train(options: argparse.Namespace) -> int:
         ended = getattr(error, "ended", "interrupted")
         say(f"turnwise: {ended}; {_how_to_resume(path)}", file=sys.stderr, flush=True)
         return getattr(error, "exit_code", INTERRUPTED)
-    except EngineLost as error:  # the engine says what to mend; what is left of the run is known here
+    except EngineLost as error:  # its message says what to do about the engine, but not in which folder the run is
         raise EngineLost(f"{error}; {_how_to_resume(path)}") from error
     return 0
 
