@@ -66,12 +66,15 @@ def test_output_that_cannot_be_written_is_one_line_without_advice_to_resume(here
     assert done.stderr.count("\n") == 1
 
 
-def test_a_full_disk_stops_a_training_with_the_way_to_resume(here, capsys, monkeypatch):
+def test_a_full_disk_stops_a_training_with_the_way_to_resume(here, finished, capsys, monkeypatch):
     def full(*args, **kwargs):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(loop, "train", full)
-    assert "Resume from the last one with `turnwise train --resume RUN_FOLDER`" in refused(capsys, "train", "tiny.toml")
+    said = refused(capsys, "train", "--resume", str(finished))
+    assert "Free disk space; resume from the checkpoint of step 2" in said
+    assert f"`turnwise train --resume {finished}`" in said
+    assert "no checkpoint was saved; start again with the same command" in refused(capsys, "train", "tiny.toml")
 
 
 def test_an_error_without_a_cause_of_the_system_is_told(here, capsys, monkeypatch):

@@ -119,7 +119,7 @@ def test_a_server_that_does_not_offer_it_is_a_mistake_of_the_user(fake, status):
 
 
 @pytest.mark.parametrize(
-    ("fault", "message"), [("not finite", "not finite: the weights diverged"), ("other ids", "token ids do not match")]
+    ("fault", "message"), [("not finite", "not finite: the weights diverged"), ("other ids", "token ids are not those")]
 )
 def test_an_answer_that_cannot_be_learned_from_is_a_fault_of_its_own(fake, fault, message):
     engine = make_engine(fake)

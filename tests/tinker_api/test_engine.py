@@ -323,6 +323,26 @@ def test_an_answer_of_another_form_is_said_in_a_line(tmp_path: Path, name: str, 
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.parametrize(("tokens", "logprobs"), [([], []), ([5], None), ([5, 6], [-1.0])])
+def test_tokens_without_their_log_probabilities_are_no_response(tmp_path: Path, tokens: Any, logprobs: Any):
+    seen = []
+
+    def watch(asked: str, request: Any) -> HttpResponse | None:
+        seen.append(asked)
+        sample = {"tokens": tokens, "logprobs": logprobs, "stop_reason": "length"}
+        told = asked == "retrieve_future" and "asample" in seen
+        return HttpResponse({"type": "sample", "sequences": [sample]}) if told else None
+
+    with serving(recipe(), tmp_path) as served:
+        served.watch = watch
+        _, engine = connected(served)
+        asyncio.run(engine.update_weights())
+        told = f"{len(tokens)} token ids with {len(logprobs or [])} log-probabilities"
+        with pytest.raises(EngineFault, match=told):
+            generate(engine, [[5, 6]])
+    assert seen.count("asample") == 1  # the same seed would give the same
+
+
 def test_what_the_server_lacks_is_named(tmp_path: Path):
     with serving(recipe(), tmp_path) as served:
         url = f"engine.url='{served.url}'"

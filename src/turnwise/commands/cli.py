@@ -137,12 +137,11 @@ def _main(arguments: Sequence[str] | None) -> int:
 def _report_full_disk(error: Exception, options: argparse.Namespace) -> int:
     """Print that the disk is full; raise any other error."""
     refused = refused_by_disk(error)
-    if refused is None or not hasattr(options, "resumed_by"):
+    if refused is None or not hasattr(options, "goes_on"):
         raise error
     what = f"{one_line(str(refused.filename))}: " if refused.filename else ""
     say(
-        f"turnwise: cannot write: {what}{describe_refusal(refused)}. Free disk space; saved checkpoints are intact. "
-        f"Resume from the last one with {options.resumed_by}",
+        f"turnwise: cannot write: {what}{describe_refusal(refused)}. Free disk space; {options.goes_on}",
         file=sys.stderr,
     )
     return 2

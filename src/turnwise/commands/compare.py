@@ -35,7 +35,7 @@ def add(commands: Any) -> None:
     study.add_argument("--jobs", type=count, help="parallel runs, one thread each; default: number of cores")
     study.add_argument("--report", action="store_true", help="train nothing; write the comparisons of finished runs")
     add_markdown(study)
-    study.set_defaults(run=_study, resumed_by="the same command")
+    study.set_defaults(run=_study, goes_on="run the same command again, which keeps what is done")
 
 
 def _compare(options: argparse.Namespace) -> int:

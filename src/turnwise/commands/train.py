@@ -24,7 +24,7 @@ def add(commands: Any) -> None:
     train.add_argument("recipe", nargs="?", help="name or TOML file, followed by overrides such as run.steps=9")
     train.add_argument("overrides", nargs="*", default=[], help=argparse.SUPPRESS)
     train.add_argument("--resume", type=Path, metavar="RUN", help="resume the run in this folder")
-    train.set_defaults(run=_train, resumed_by="`turnwise train --resume RUN_FOLDER`")
+    train.set_defaults(run=_train)
 
     config = commands.add_parser("config", help="print the resolved configuration and change nothing")
     config.add_argument("recipe", nargs="?", help="name or TOML file; default: the defaults of all settings")
@@ -52,6 +52,9 @@ def _train(options: argparse.Namespace) -> int:
         return getattr(error, "exit_code", INTERRUPTED)
     except EngineLost as error:  # its message says what to do about the engine, but not in which folder the run is
         raise EngineLost(f"{error}; {_how_to_resume(path)}") from error
+    except Exception:  # a full disk, which libraries report in errors of their own
+        options.goes_on = _how_to_resume(path)
+        raise
     return 0
 
 

@@ -221,6 +221,8 @@ class ServerEngine:
 
     def _made(self, ids: list[int], logprobs: list[float], prompt: list[int], sampling: Sampling) -> Generation:
         """Make a generation of what the server sampled."""
+        if not ids or len(logprobs) != len(ids):  # a later request would have the same seed
+            raise EngineFault(f"the server gave {len(ids)} token ids with {len(logprobs)} log-probabilities")
         if not min(logprobs) > -9000.0:  # vLLM writes -9999 for values that are not finite
             raise EngineFault(f"the log-probabilities are not finite: {DIVERGED}; lower update.learning_rate")
         made = Generation(ids, logprobs, truncated=ids[-1] not in sampling.stop_ids, version=self.version)
@@ -288,8 +290,8 @@ def _save(model: PreTrainedModel, folder: Path) -> None:
 def _sampled(choice: Choice) -> tuple[list[int], list[float]]:
     """Return the token ids of a choice, and their log-probabilities."""
     ids, content = choice.token_ids, choice.logprobs.content if choice.logprobs else []
-    if not ids or [token.token_id for token in content] != ids:
-        raise EngineFault(f"the server's {len(ids)} token ids do not match its {len(content)} log-probabilities")
+    if [token.token_id for token in content] != ids:
+        raise EngineFault(f"the server's {len(ids)} token ids are not those of its {len(content)} log-probabilities")
     return ids, [token.logprob for token in content]
 
 

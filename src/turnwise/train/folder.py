@@ -110,7 +110,7 @@ class RunFolder:
         if self._place and _place_of(self.path) != self._place:
             raise RunError(
                 f"{self.path} was moved or deleted while the run trained; nothing was written there since. Resume "
-                "the run where its folder is now, with `turnwise train --resume RUN_FOLDER`"
+                "the run where its folder is now, with `turnwise train --resume` and that folder"
             )
 
     def table(self, name: str, step: int) -> Path:

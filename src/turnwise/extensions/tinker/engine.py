@@ -4,7 +4,6 @@ from typing import Any
 
 from turnwise.base.errors import EngineFault
 from turnwise.engines.base import Generation, Sampling
-from turnwise.engines.connection import Unanswered
 from turnwise.engines.server import ServerEngine, seed_of
 from turnwise.extensions.tinker.client import API, Gone, NewSampler, SampleResult, Service
 from turnwise.extensions.tinker.model import TinkerModel, open_session
@@ -59,10 +58,7 @@ class TinkerEngine(ServerEngine):
                     self._session = None
                 raise
             sample = sampled.sequences[0]
-            ids, logprobs = sample.tokens, sample.logprobs
-            if not ids or logprobs is None or len(ids) != len(logprobs):
-                raise Unanswered(f"it gave {len(ids)} tokens with {len(logprobs or ())} log-probabilities")
-            return self._made(ids, logprobs, prompt, sampling)
+            return self._made(sample.tokens, sample.logprobs or [], prompt, sampling)
 
         async with self._server.gate:
             return await self._server.patiently(ask)
