@@ -183,6 +183,7 @@ def test_nested_trajectories_with_holes_are_refused(groups, complaint):
         ({"columns": {"state_key": objects(0, 1, 2, {3}, 0)}}, r"state_key\[3\] is a set, which is not hashable"),
         ({"group": [0, float("nan"), 0, 0, 0]}, "group holds nan, which is not equal to itself"),
         ({"columns": {"state_key": [0, 1, 2, 3, float("nan")]}}, "state_key holds nan"),
+        ({"columns": {"length": [3, 2, 0, 1, 1]}}, r"length\[2\] is 0 \(group .*\), expected 1 or more"),
         ({"reward": np.array(["high"] * 5)}, "reward must hold numbers, got text, such as 'high'"),
         ({"columns": {"entropy": ["x"] * 5}}, "entropy must hold numbers"),
         ({"columns": {"level": [1.0, (2, (3, 4)), 0, 0, 0]}}, "level must hold numbers"),

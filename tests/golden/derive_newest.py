@@ -93,7 +93,8 @@ def g2po_cases():
     source, equation = "arXiv 2606.22995", "A = z(R) + w (z_s(V(next)) + z(V(next) - V)), V = mean of gamma^(T-t+1) R"
 
     def credit(rewards, states, discount, weight):
-        _, value, after = next_values(rewards, states, discount, lag=1)
+        late = [[*[F(0)] * (len(turns) - 1), sum(turns, start=F(0))] for turns in rewards]
+        _, value, after = next_values(late, states, discount, lag=1)
         node = z_within(after, lambda place: states[place[0]][place[1]])
         edge = z_within({place: after[place] - value[place] for place in after}, lambda place: 0)
         episode = standardised([sum(turns, start=F(0)) for turns in rewards])
@@ -267,8 +268,9 @@ def lotapo_cases():
     def credit(drops, weight, compared):
         episode = standardised(RETURNS)
         drop = {(n, t): drops[n][t] for n, t in PLACES}
-        z = z_within(drop, lambda place: place[0] if compared == "trajectory" else 0)
-        kept = {p: z[p] if z[p] * float(drop[p]) > 0 else 0.0 for p in drop}
+        left_out = {p: g for p, g in drop.items() if g}
+        z = z_within(left_out, lambda place: place[0] if compared == "trajectory" else 0)
+        kept = {p: z[p] if p in z and z[p] * float(drop[p]) > 0 else 0.0 for p in drop}
         return shaped({p: episode[p[0]] + weight * kept[p] for p in drop})
 
     # the card: 1/2, 1/10 and 3/10 have z 1, -1 and 0, and the second is dropped
@@ -276,10 +278,14 @@ def lotapo_cases():
     assert [round(v, 4) for v in alone] == [1.0, -1.0, 0.0]
     drops = [[[F(1, 4)], [F(-1, 2), F(1, 8)], [F(1, 2), F(1, 8), F(-1, 4)]]]
     groups = nested(reward=RAGGED, turn_drop=drops)
+    ends = [[[F(0)], [F(-1, 2), F(0)], [F(1, 2), F(1, 8), F(0)]]]  # as it is measured: none for the answers
+    measured = nested(reward=RAGGED, turn_drop=ends)
     return [
         case("within trajectories", source, equation, 1e-12, "lotapo", groups, credit(drops[0], 0.5, "trajectory"),
              weight=0.5, compared="trajectory"),
         case("within the group", source, equation, 1e-12, "lotapo", groups, credit(drops[0], 1.0, "group"),
+             weight=1.0, compared="group"),
+        case("the answer is not compared", source, equation, 1e-12, "lotapo", measured, credit(ends[0], 1.0, "group"),
              weight=1.0, compared="group"),
     ]  # fmt: skip
 

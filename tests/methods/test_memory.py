@@ -33,6 +33,15 @@ def test_edges_of_an_earlier_step_lead_to_success():
     assert len(after["t"]) == 4, "A to B is one edge"
 
 
+def test_an_empty_text_is_a_state_and_no_success():
+    nearness = tw.reward_remembered_nearness(omega=0.5)
+    lost, _ = nearness.update(np.zeros(3), {}, step([["A", "", "C"]], [False]))
+    np.testing.assert_array_equal(lost, np.zeros(3))
+    shown, hidden = (step([["A", "B"], ["A", text, "D"]], [True, False]) for text in ("x", ""))
+    for found in zip(*(nearness.update(np.zeros(5), {}, batch)[0] for batch in (shown, hidden)), strict=True):
+        assert found[0] == found[1]
+
+
 def test_outcomes_are_compared_with_the_tasks_last_visit():
     """The card: all fail, then all succeed: nothing alone, and above the mean together."""
     earlier = tw.standardize_with_earlier(eps=0.0)

@@ -140,3 +140,9 @@ def test_reinforce_pp_is_standard_over_tokens():
     over_tokens = np.repeat(tw.reinforce_pp(discount=0.9)(batch), batch.columns["length"].astype(int))
     np.testing.assert_allclose(over_tokens.mean(), 0.0, atol=1e-13)
     np.testing.assert_allclose(over_tokens.std(ddof=1), 1.0, rtol=1e-5)
+
+
+def test_a_turn_is_not_compared_with_the_answer_after_it():
+    """One search: nothing to compare it with, however much the answer loses without it."""
+    batch = batch_of([[2, 2]], [0, 1, 0, 0], turn_drop=[0.5, 0.0, -3.0, 0.0])
+    np.testing.assert_array_equal(tw.lotapo(weight=1.0, compared="trajectory")(batch), tw.grpo()(batch))

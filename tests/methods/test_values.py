@@ -282,3 +282,13 @@ def moves(batch: tw.Batch, columns) -> np.ndarray:
     """Whether a response moves on, from the places: it is followed by another one."""
     place = columns["state_key"].astype(float)
     return batch.trajectories.following(place, end=batch.trajectories.last(place)) != place
+
+
+def test_aepo_weighs_each_token_of_a_base_that_tells_tokens_apart():
+    row = {"reward": 1.0, "value_T": [0.5, 0.25, 0.0], "entropy_T": [1.0, 2.0, 3.0]}
+    batch = tw.Batch.from_trajectories([[[row]]])
+    ppo = tw.ppo(standardize=False, decay=1.0)
+    base, weighted = (method.trace(batch)[0] for method in (ppo, tw.aepo(ppo)))
+    assert batch.tokens is not None
+    np.testing.assert_allclose(base.advantage_T(batch.tokens), [0.5, 0.75, 1.0], **CLOSE)
+    np.testing.assert_allclose(weighted.advantage_T(batch.tokens), [0.5 * 0.8, 0.75, 1.0 * 1.2], **CLOSE)

@@ -134,3 +134,30 @@ def test_a_rule_does_not_compare_tokens_that_the_loss_leaves_out():
     assert loss.item() == pytest.approx(expected.item())
     assert loss.item() != pytest.approx(everyone.item())
     assert found.matters_N.tolist() == [True, True]
+
+
+@pytest.mark.parametrize("mismatch", ["truncate", "mask", "reject"])
+@pytest.mark.parametrize("rule", ["spo_mask", "d3s_mask", "hapo"])
+def test_a_rule_and_the_engines_mismatch_both_count(rule, mismatch):
+    """Either may leave tokens out, or weigh them: the weights of both together are the product of each alone."""
+    own = np.linspace(-3.0, -0.1, 12).reshape(4, 3)
+    rows = [
+        {"reward": r, "logprob_T": p, "entropy_T": -p, "behavior_logprob_T": p - np.array([0.0, 1.5, -0.2]) * (r > 0)}
+        for r, p in zip([0.0, 1.0, 0.0, 1.0], own, strict=True)
+    ]
+    batch, advantage_R = tw.Batch.from_trajectories([[[row] for row in rows]]), np.array([-1.0, 2.0, -3.0, 4.0])
+    logprob = torch.tensor(own.ravel())
+
+    def weights(**settings: object) -> torch.Tensor:
+        config = UpdateConfig.model_validate({"clip": "none", "aggregate": "constant", **settings})
+        term = PolicyTerm(config).prepare(StepView(batch, Trace(advantage_R)))
+        leaf = logprob.clone().requires_grad_()
+        term.loss(Pass(leaf, leaf.detach() * 0, torch.arange(12)))[0].backward()
+        assert leaf.grad is not None
+        return leaf.grad
+
+    tokens = {"tokens": {"name": rule, **OPEN.get(rule, {})}}
+    cap = {"mismatch_cap": 2.0, "mismatch": mismatch}
+    both, plain = weights(**tokens, **cap), weights()
+    torch.testing.assert_close(both, weights(**tokens) * weights(**cap) / plain)
+    assert (both != plain).any()

@@ -259,6 +259,12 @@ class Batch:
         values = as_numbers(name, column)
         self._check_rows(name, values)
         values = self._finite(name, values)
+        least = COLUMNS[name].least if name in COLUMNS else -np.inf
+        if len(values) and values.min() < least:
+            row = int(values.argmin())
+            raise BatchError(
+                f"{name}[{_shown(row, self._order)}] is {values[row]:g} ({self.place(row)}), expected {least:g} or more"
+            )
         values.flags.writeable = False
         return values
 

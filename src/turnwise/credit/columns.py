@@ -5,6 +5,7 @@ in `_T`; a value of a trajectory, such as `success`, is repeated on its response
 """
 
 import dataclasses
+import math
 from typing import Literal
 
 
@@ -18,12 +19,14 @@ class Column:
         source: "trainer": every run can fill it from the rollout. "measured": it needs another pass or model, or an
             environment that reports it; `turnwise methods` says which the trainer makes.
         like: Column whose labels this one shares: equal labels are equal across the two. Empty: it has its own.
+        least: Smallest value.
     """
 
     kind: Literal["value", "label", "text"]
     meaning: str
     source: Literal["trainer", "measured"] = "measured"
     like: str = ""
+    least: float = -math.inf
 
 
 COLUMNS: dict[str, Column] = {
@@ -34,7 +37,7 @@ COLUMNS: dict[str, Column] = {
     "peak_entropy": Column("value", "mean entropy of its most uncertain fifth of tokens, nats", "trainer"),
     "mismatch": Column("value", "mean of trainer's minus engine's log-probability of its tokens, nats", "trainer"),
     "mismatch_min": Column("value", "least of these differences over its tokens, nats", "trainer"),
-    "length": Column("value", "generated tokens of the response; derived if the batch has tokens", "trainer"),
+    "length": Column("value", "generated tokens of the response; derived if there are tokens", "trainer", least=1.0),
     "state_key": Column("label", "identifies the state in which the response was given", "trainer"),
     "end_key": Column("label", "identifies the state in which the trajectory ended", "trainer", like="state_key"),
     "action_key": Column("label", "identifies what the response asks of the environment", "trainer"),

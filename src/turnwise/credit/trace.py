@@ -33,6 +33,7 @@ class Traced:
         targets: What a critic should learn, by column, for a block that assigns credit from values.
         kept_R: `[responses]` whether the loss has the response, for a block that leaves some out.
         scale_R: `[responses]` factor for the credit of single tokens, of a block that weights or masks responses.
+        scale_T: `[tokens]` the same, of a block that weights tokens.
     """
 
     block: str
@@ -44,6 +45,7 @@ class Traced:
     targets: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
     kept_R: Bool[np.ndarray, " R"] | None = None
     scale_R: Values | None = None
+    scale_T: TokenValues | None = None
 
     @property
     def name(self) -> str:
@@ -92,7 +94,7 @@ class Trace:
             if result is not None:
                 assert tokens is not None, "a block that tells tokens apart needs tokens"
                 scale_R = traced.coefficient_R if traced.scale_R is None else traced.scale_R
-                result = result * tokens.broadcast(scale_R)
+                result = result * (tokens.broadcast(scale_R) if traced.scale_T is None else traced.scale_T)
             if traced.within_T is not None:
                 result = traced.within_T if result is None else result + traced.within_T
         return result
@@ -169,7 +171,12 @@ def report(traced: Traced) -> None:
 
 
 def report_values(
-    name: str, credit_R: Values, *, targets: Mapping[str, np.ndarray], within_T: TokenValues | None = None
+    name: str,
+    credit_R: Values,
+    *,
+    targets: Mapping[str, np.ndarray],
+    within_T: TokenValues | None = None,
+    scale_T: TokenValues | None = None,
 ) -> None:
     """Report what a block that reads a critic knows in addition to the credit that it assigns.
 
@@ -178,16 +185,24 @@ def report_values(
         credit_R: `[responses]` credit that the block assigns.
         targets: What the critic should learn, by column.
         within_T: `[tokens]` credit of each token minus that of its response.
+        scale_T: `[tokens]` factor for what earlier blocks report of tokens; default 1.
     """
-    report(Traced(name, credit_R, np.ones(len(credit_R)), credit_R, within_T=within_T, targets=targets))
+    told = {"within_T": within_T, "targets": targets, "scale_T": scale_T}
+    report(Traced(name, credit_R, np.ones(len(credit_R)), credit_R, **told))
 
 
 def report_tokens(
-    name: str, credit_T: TokenValues, tokens: Segments, *, targets: Mapping[str, np.ndarray] | None = None
+    name: str,
+    credit_T: TokenValues,
+    tokens: Segments,
+    *,
+    targets: Mapping[str, np.ndarray] | None = None,
+    scale_T: TokenValues | None = None,
 ) -> Values:
-    """Report the credit of tokens and what a critic should learn, and return the mean of each response."""
+    """Report the credit of tokens, and more as in `report_values`; return the mean of each response."""
     credit_R = tokens.mean(credit_T)
-    report_values(name, credit_R, targets=targets or {}, within_T=credit_T - tokens.broadcast(credit_R))
+    within_T = credit_T - tokens.broadcast(credit_R)
+    report_values(name, credit_R, targets=targets or {}, within_T=within_T, scale_T=scale_T)
     return credit_R
 
 

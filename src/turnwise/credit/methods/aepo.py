@@ -10,10 +10,11 @@ from turnwise.credit.transforms import weigh_tokens_by_entropy
 def aepo(base: Transform | None = None, *, weight: float = 0.2) -> Transform:
     """Weight each token's advantage by its entropy among the tokens of the step.
 
-        A'_t = A (1 + weight z(H_t))        z(H) = (H - mean) / std over all tokens of the batch (sample deviation)
+        A'_t = A_t (1 + weight z(H_t))        z(H) = (H - mean) / std over all tokens of the batch (sample deviation)
 
     H_t is the entropy of the token's distribution (`entropy_T`). The advantage of a response is the mean over its
-    tokens. Below `z = -1 / weight` the sign changes. The code takes z over a micro-batch; here it is the step.
+    tokens, as if the base gave all of them the same. Below `z = -1 / weight` the sign changes. The code takes z over a
+    micro-batch; here it is the step.
 
     Args:
         base: Any method or chain; default `grpo()`.

@@ -3,7 +3,7 @@
 from turnwise.credit.card import Gradient
 from turnwise.credit.methods.grpo import grpo
 from turnwise.credit.transform import Transform, chain, method, mix
-from turnwise.credit.transforms import center_by_group, scale_by_group_std, value_next_state
+from turnwise.credit.transforms import center_by_group, reward_at_end, scale_by_group_std, value_next_state
 
 
 @method("Group-Graph Policy Optimization (G2PO)", arxiv="2606.22995", confidence="near-exact")
@@ -30,8 +30,8 @@ def g2po(*, discount: float = 0.95, weight: float = 1.0) -> Transform:
     same = [center_by_group(over="responses", same="state_key"), scale_by_group_std(over="responses", same="state_key")]
     return mix(
         grpo(),
-        chain(value_next_state(return_discount=discount, lag=1, subtract=False), *same),
-        chain(value_next_state(return_discount=discount, lag=1), *edge),
+        chain(reward_at_end(), value_next_state(return_discount=discount, lag=1, subtract=False), *same),
+        chain(reward_at_end(), value_next_state(return_discount=discount, lag=1), *edge),
         weights=(1.0, weight, weight),
         name="g2po",
         gradient=Gradient("biased", reason="the graph and the members of a state depend on the actions"),

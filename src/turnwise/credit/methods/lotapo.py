@@ -22,7 +22,8 @@ def lotapo(*, weight: float, compared: Literal["group", "trajectory"]) -> Transf
         g_t = L(whole) - L(turn t and its observation replaced by "[DELETE]"),  later turns kept
 
     L is the mean log-probability of the gold answer's tokens, instead of the last response, under the current policy;
-    g is the column `turn_drop`. z is `(g - mean) / (std + 1e-6)` (sample deviation).
+    g is the column `turn_drop`. z is `(g - mean) / (std + 1e-6)` (sample deviation) among turns whose g is not 0; the
+    last response, which gives the answer, has none.
 
     Args:
         weight: Weight of the turns; not published.

@@ -55,6 +55,7 @@ from turnwise.credit.transforms.probes import weigh_by_hindsight as weigh_by_hin
 from turnwise.credit.transforms.returns import add_penalty as add_penalty
 from turnwise.credit.transforms.returns import discounted_return as discounted_return
 from turnwise.credit.transforms.returns import outcome_return as outcome_return
+from turnwise.credit.transforms.returns import reward_at_end as reward_at_end
 from turnwise.credit.transforms.running import subtract_running_mean as subtract_running_mean
 from turnwise.credit.transforms.scaling import scale_by_group_std as scale_by_group_std
 from turnwise.credit.transforms.scaling import scale_by_largest as scale_by_largest

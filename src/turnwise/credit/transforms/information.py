@@ -99,11 +99,11 @@ def turn_gain_scores(
     gain_R = _gold_gain(batch, difference, needed_by=needed_by)
     if convention == "paper":
         counted_R, turn_R = _has_gain(batch), batch.turn_R
-        return _standardized(gain_R, counted_R, (batch.group_responses.ids, turn_R), ddof=1), counted_R
+        return standardized(gain_R, counted_R, (batch.group_responses.ids, turn_R), ddof=1), counted_R
     counted_R = _has_gain(batch) & (gain_R != 0)
     later_R = batch.trajectories.suffix_sum(counted_R.astype(np.float64))
     number_R = (batch.trajectories.broadcast(batch.trajectories.first(later_R)) - later_R).astype(np.int64)
-    return _standardized(gain_R, counted_R, (batch.group_responses.ids, number_R), ddof=0, floor=1e-8), counted_R
+    return standardized(gain_R, counted_R, (batch.group_responses.ids, number_R), ddof=0, floor=1e-8), counted_R
 
 
 def _has_gain(batch: Batch) -> np.ndarray:
@@ -127,7 +127,7 @@ def standardize_turn_rewards(
     is_last_R = batch.trajectories.at_last(1.0).astype(np.int64)
     counted_R = (is_last_R > 0) | (credit_R != 0) | (convention == "paper")
     keys = (batch.group_responses.ids, is_last_R)[: 2 if pools == "separate" else 1]
-    return _standardized(credit_R, counted_R, keys, ddof=0, floor=1e-8 if convention == "release" else 0.0)
+    return standardized(credit_R, counted_R, keys, ddof=0, floor=1e-8 if convention == "release" else 0.0)
 
 
 @block(needs=("info_gain", "length"))
@@ -165,13 +165,13 @@ def add_information(
     if convention == "release":
         gain_R = gain_R / length_R
         std_G = np.where(batch.groups.lengths == 1, 1.0, std_G)
-    info_R = _standardized(gain_R, gain_R != 0, (batch.group_responses.ids,), ddof=1, count=length_R)
+    info_R = standardized(gain_R, gain_R != 0, (batch.group_responses.ids,), ddof=1, count=length_R)
     open_G = np.exp(-std_G / temperature)
     gate_G = open_G if gate == "cope" else open_G / (1.0 + open_G)  # sigmoid without overflow
     return credit_R + beta * batch.group_responses.broadcast(gate_G) * info_R
 
 
-def _standardized(
+def standardized(
     value_R: Float[np.ndarray, " R"],
     counted_R: np.ndarray,
     keys: Sequence[np.ndarray],

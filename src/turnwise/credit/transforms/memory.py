@@ -10,8 +10,8 @@ from turnwise.credit.batch import Batch
 from turnwise.credit.transform import Credit, State, Transform
 from turnwise.credit.transforms.outcomes import success_of_trajectories, task_of_groups
 
-GOAL = ""
-"""Stands for success among the states that edges lead to."""
+GOAL = True
+"""Stands for success among the states that edges lead to. Every text is a state, also an empty one."""
 
 
 def reward_remembered_nearness(*, omega: float) -> Transform:
@@ -40,13 +40,13 @@ def reward_remembered_nearness(*, omega: float) -> Transform:
         won_R = batch.trajectories.broadcast(success_of_trajectories(batch, needed_by=name) > 0)
         last_R, result_R = batch.trajectories.at_last(1.0) > 0, np.zeros(batch.num_responses)
         to_R = [
-            (GOAL if won else None) if last else text_R[row + 1]
+            won if last else text_R[row + 1]  # True is GOAL, and False a failure
             for row, (won, last) in enumerate(zip(won_R.tolist(), last_R.tolist(), strict=True))
         ]
         offsets = batch.group_responses.offsets.tolist()
         for group, task in enumerate(task_of_groups(batch, needed_by=name)):
             rows = range(offsets[group], offsets[group + 1])
-            edges = dict.fromkeys((text_R[row], to_R[row]) for row in rows if to_R[row] is not None)
+            edges = dict.fromkeys((text_R[row], to_R[row]) for row in rows if to_R[row] is not False)
             known = _distances(dict.fromkeys(map(tuple, earlier.get(task, ()))) | edges)
             if len(known) > 1:  # a success was seen
                 result_R[rows] = [omega ** known.get(to_R[row], max(known.values()) + 1) for row in rows]
@@ -56,13 +56,13 @@ def reward_remembered_nearness(*, omega: float) -> Transform:
     return Transform(name, update, init=dict, needs=("state_text", "success", "task"))
 
 
-def _distances(edges: Iterable[tuple[Any, ...]]) -> dict[str | None, int]:
+def _distances(edges: Iterable[tuple[Any, ...]]) -> dict[str | bool, int]:
     """Return the fewest edges from each state to success, for states with a path."""
-    before: dict[str, list[str]] = {}
+    before: dict[str | bool, list[str]] = {}
     for source, target in edges:
         before.setdefault(target, []).append(source)
-    found: dict[str | None, int] = {GOAL: 0}
-    reached = [GOAL]
+    found: dict[str | bool, int] = {GOAL: 0}
+    reached: list[str | bool] = [GOAL]
     for state in reached:  # grows while it is read: breadth first
         new = [source for source in before.get(state, ()) if source not in found]
         found |= dict.fromkeys(new, found[state] + 1)

@@ -13,6 +13,12 @@ def outcome_return(credit_R: Credit, batch: Batch) -> Credit:
 
 
 @block()
+def reward_at_end(credit_R: Credit, batch: Batch) -> Credit:
+    """Move all rewards of a trajectory to its last response."""
+    return batch.trajectories.at_last(batch.trajectories.sum(credit_R))
+
+
+@block()
 def discounted_return(credit_R: Credit, batch: Batch, *, discount: float = 1.0) -> Credit:
     """Credit every response with its discounted reward to go: `R_it = sum_{k >= t} discount^(k - t) r_ik`.
 

@@ -177,7 +177,8 @@ def weigh_tokens_by_entropy(credit_R: Credit, batch: Batch, *, weight: float = 0
     assert tokens is not None, "a batch with a column per token has tokens"
     std = entropy_T.std(ddof=1) if len(entropy_T) > 1 else 0.0
     z_T = (entropy_T - entropy_T.mean()) / (std if std > 1e-9 * np.abs(entropy_T).max() else 1.0)  # else it is rounding
-    return report_tokens("weigh_tokens_by_entropy", tokens.broadcast(credit_R) * (1 + weight * z_T), tokens)
+    weight_T = 1 + weight * z_T
+    return report_tokens("weigh_tokens_by_entropy", tokens.broadcast(credit_R) * weight_T, tokens, scale_T=weight_T)
 
 
 @block(needs=("teacher_gap_T",))

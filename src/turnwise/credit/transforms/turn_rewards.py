@@ -7,6 +7,7 @@ import numpy as np
 from turnwise.base.errors import ConfigError
 from turnwise.credit.batch import Batch
 from turnwise.credit.transform import Credit, block
+from turnwise.credit.transforms.information import standardized
 
 Estimator = Literal["aae", "cae"]
 """How the first turn's credit is made of both rewards: a sum of advantages, or the advantage of the sum."""
@@ -116,6 +117,8 @@ def add_turn_drop(credit_R: Credit, batch: Batch, *, weight: float, same: Litera
 
         A + weight * z(g) [sign z(g) = sign g]        z(g) = (g - mean) / (std + 1e-6)
 
+    Responses whose `turn_drop` is 0 were not left out, as a last one, which gives the answer: they are not compared.
+
     Args:
         credit_R: `[responses]` advantages from outcomes.
         batch: Their batch, with the column `turn_drop`.
@@ -124,5 +127,5 @@ def add_turn_drop(credit_R: Credit, batch: Batch, *, weight: float, same: Litera
     """
     drop_R = batch.column("turn_drop", needed_by="add_turn_drop")
     parts = batch.group_responses if same == "group" else batch.trajectories
-    z_R = (drop_R - parts.broadcast(parts.mean(drop_R))) / (parts.broadcast(parts.std(drop_R, ddof=1)) + 1e-6)
+    z_R = standardized(drop_R, drop_R != 0, (parts.ids,), ddof=1)
     return credit_R + weight * np.where(np.sign(z_R) == np.sign(drop_R), z_R, 0.0)
