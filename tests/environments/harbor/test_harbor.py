@@ -16,6 +16,7 @@ from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
 from turnwise.environments.tamper_apart import tamper
 from turnwise.worlds.harbor import suite
+from turnwise.worlds.harbor.bubblewrap import laid_out
 from turnwise.worlds.harbor.environment import HarborEnvironment, _number
 from turnwise.worlds.harbor.tasks import read_task, read_tasks
 from turnwise.worlds.swe.workspace import CommandResult
@@ -206,6 +207,13 @@ REFUSED = {
     "files from outside": ("FROM ubuntu\nWORKDIR /app\nCOPY ../tests/secret.txt .\n", TEST, "it copies ../tests"),
     "another stage": ("FROM ubuntu\nWORKDIR /app\nCOPY --from=x a b\n", TEST, "which needs docker"),
     "a user": ("FROM ubuntu\nWORKDIR /app\nUSER me\n", TEST, "'USER me'"),
+    "up and out": ("FROM ubuntu\nWORKDIR /app\nCOPY run.sh ../../../home/me/.profile\n", TEST, "to /home/me/.profile"),
+    "up and out in a path": (
+        "FROM ubuntu\nWORKDIR /app\nCOPY run.sh /app/../etc/x\n",
+        TEST,
+        "it copies files to /etc/x",
+    ),
+    "up to the system": ("FROM ubuntu\nWORKDIR /app/../usr\n", TEST, "its working directory is /usr"),
     "tests that fetch": (DOCKERFILE, "uvx pytest\n", "its tests use uvx, and there is no network"),
 }
 
@@ -218,6 +226,48 @@ def test_a_task_that_needs_more_is_refused_with_its_reason(case, tmp_path):
     tasks, refused = read_tasks(tmp_path)
     assert [task.name for task in tasks] == ["good"]
     assert said in refused["bad"]
+
+
+@pytest.mark.parametrize("sandbox", ["bubblewrap", "docker"])
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ('workdir = "/w,type=bind,source=/home"', "its working directory is '/w,type=bind"),
+        ('workdir = "app"', "its working directory is 'app', expected a path such as /app"),
+        ('workdir = "/a\\u0000b"', "its working directory is '/a"),
+        ('docker_image = "--quiet"', "docker_image is '--quiet', expected the name of an image"),
+        ('env = {A = "x\\u0000--bind\\u0000/home\\u0000/host"}', "its variable 'A' has a zero character"),
+    ],
+)
+def test_no_setting_of_a_task_becomes_an_option(sandbox, settings, said, tmp_path):
+    make(tmp_path / "bad", settings=f"[environment]\n{settings}\n")
+    tasks, refused = read_tasks(tmp_path, sandbox)
+    assert (tasks, list(refused)) == ([], ["bad"])
+    assert said in refused["bad"]
+
+
+@pytest.mark.parametrize("part", ["instruction.md", "tests", "environment"])
+def test_no_part_of_a_task_is_elsewhere(part, tmp_path):
+    folder, away = make(tmp_path / "tasks" / "bad"), tmp_path / "away"
+    (folder / part).rename(away)
+    (folder / part).symlink_to(away)
+    assert read_tasks(tmp_path / "tasks")[1] == {"bad": f"its {part} is a link out of the folder"}
+
+
+@pytest.mark.parametrize("dockerfile", ["COPY links .\nCOPY data/numbers.txt out/\n", "COPY links .\nCOPY data out\n",
+                                        "COPY links .\nCOPY data/numbers.txt file\n"])  # fmt: skip
+def test_no_copy_follows_a_link_that_the_task_has_copied(dockerfile, tmp_path):
+    away = tmp_path / "away"
+    away.mkdir()
+    (away / "file").write_text("mine")
+    folder = make(tmp_path / "bad", dockerfile=f"FROM ubuntu\nWORKDIR /app\n{dockerfile}")
+    links = folder / "environment" / "links"
+    links.mkdir()
+    (links / "out").symlink_to(away)
+    (links / "file").symlink_to(away / "file")
+    with pytest.raises(EnvironmentFault, match="bad: its image copies over the link (out|file)"):
+        laid_out(read_task(folder))
+    assert [(each.name, each.read_text()) for each in away.iterdir()] == [("file", "mine")]
 
 
 def test_files_are_copied_as_docker_does(tmp_path):

@@ -2,11 +2,14 @@
 
 import contextlib
 import dataclasses
+import os
 import shutil
 import tempfile
+from itertools import chain
 from pathlib import Path
 
 from turnwise.base.cache import cache_folder
+from turnwise.base.errors import EnvironmentFault
 from turnwise.worlds.harbor.sandbox import REWARD_BYTES, REWARDS, VERDICT, digest_of
 from turnwise.worlds.harbor.tasks import HarborTask
 from turnwise.worlds.swe.bubblewrap import BubblewrapWorkspace
@@ -60,6 +63,7 @@ def laid_out(task: HarborTask) -> Path:
         made.mkdir()
         for source, place in task.copied:
             target = made / place.removeprefix(task.root).lstrip("/")
+            _refuse_links(source, target, made, task.name)
             target.parent.mkdir(parents=True, exist_ok=True)
             if source.is_dir():
                 shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True, ignore=LEFT_OUT)
@@ -68,3 +72,11 @@ def laid_out(task: HarborTask) -> Path:
         with contextlib.suppress(OSError):  # another process was faster
             made.rename(folder)
     return folder
+
+
+def _refuse_links(source: Path, target: Path, made: Path, task: str) -> None:
+    """Raise if a copy would write through a link, which the task may have copied before, to a file of this machine."""
+    inside = (Path(at, name).relative_to(source) for at, *names in os.walk(source) for name in chain(*names))
+    for path in (target, *(target / each for each in inside)):
+        if path.is_symlink() or not path.resolve().is_relative_to(made.resolve()):
+            raise EnvironmentFault(f"{task}: its image copies over the link {path.relative_to(made)}")

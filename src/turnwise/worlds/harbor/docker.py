@@ -16,7 +16,7 @@ from pathlib import Path
 from turnwise.base.errors import EnvironmentFault
 from turnwise.base.terminal import say
 from turnwise.worlds.harbor.sandbox import REWARD_BYTES, REWARDS, VERDICT, digest_of
-from turnwise.worlds.harbor.tasks import HarborTask, Network, is_taken
+from turnwise.worlds.harbor.tasks import HarborTask, Network, is_taken, working_directory
 from turnwise.worlds.swe.container import OFFLINE, Container, docker
 from turnwise.worlds.swe.watch import run_watched
 from turnwise.worlds.swe.workspace import CommandResult, Limits
@@ -47,7 +47,10 @@ class DockerSandbox:
     def __init__(self, task: HarborTask, image: str, limits: Limits, network: Network):
         self._task, self._image, self._limits, self._network = task, image, limits, network
         asked = _working_directory(task, image)
-        self._root = task.root or asked or "/"
+        try:
+            self._root = working_directory(task.root or asked or "/")
+        except ValueError as error:
+            raise EnvironmentFault(f"{task.name}: {error}") from None
         if is_taken(self._root):
             raise EnvironmentFault(
                 f"{task.name}: its working directory is {self._root}, which its tests need as it was"

@@ -1,6 +1,7 @@
 """Read task folders of Harbor, with the reason for each that cannot be played here."""
 
 import dataclasses
+import posixpath
 import re
 import shlex
 import tomllib
@@ -8,6 +9,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 from pydantic import BaseModel, ValidationError
+
+from turnwise.worlds.swe import forms
 
 Sandbox = Literal["bubblewrap", "docker"]
 Network = Literal["none", "tests", "all"]
@@ -20,6 +23,10 @@ TAKEN = ("/bin", "/dev", "/etc", "/lib", "/logs", "/proc", "/sbin", "/scratch", 
 _CANARY = re.compile(r"\A(?:(?:<!--.*canary.*-->|#.*canary.*|[ \t]*)\n)+", re.IGNORECASE)
 _TEMPLATE = re.compile(r"\$\{(\w+)(?::-(.*))?\}")
 COMPOSE = ("docker-compose.yaml", "docker-compose.yml")
+PARTS = ("task.toml", "instruction.md", "tests", "environment")
+"""What a task folder has of its own, and not by a link to elsewhere on this machine."""
+_PLACE = re.compile(r"(?:/[A-Za-z0-9._+@ -]+)+")
+"""A folder that docker's options cannot read as anything else."""
 
 
 class _Verifier(BaseModel):
@@ -96,6 +103,8 @@ def read_task(folder: Path, sandbox: Sandbox = "bubblewrap", network: Network = 
     Raises:
         ValueError: It cannot be read, or needs more than the sandbox has.
     """
+    if linked := next((name for name in PARTS if not _is_within(folder / name, folder)), None):
+        raise ValueError(f"its {linked} is a link out of the folder")
     try:
         settings = _Settings.model_validate(tomllib.loads((folder / "task.toml").read_text(encoding="utf-8-sig")))
         instruction = (folder / "instruction.md").read_text(encoding="utf-8")
@@ -113,9 +122,9 @@ def read_task(folder: Path, sandbox: Sandbox = "bubblewrap", network: Network = 
         folder.name,
         folder,
         _CANARY.sub("", instruction),
-        root=environment.workdir or "",
+        root=working_directory(environment.workdir) if environment.workdir else "",
         variables=_resolved(environment.env),
-        image=environment.docker_image,
+        image=environment.docker_image and forms.image("docker_image", environment.docker_image),
         build_s=environment.build_timeout_sec,
         test_s=verifier.timeout_sec,
         test_variables=_resolved(verifier.env),
@@ -123,8 +132,31 @@ def read_task(folder: Path, sandbox: Sandbox = "bubblewrap", network: Network = 
     return _with_files(task) if sandbox == "bubblewrap" else _with_image(task)
 
 
+def working_directory(place: str) -> str:
+    """Return an absolute path without "..", which may come from a task or from its image.
+
+    Raises:
+        ValueError: It is none, or has characters with which it could be more than one option.
+    """
+    normal = _joined("/", place)
+    if not (place.startswith("/") and (normal == "/" or _PLACE.fullmatch(normal))):
+        raise ValueError(f"its working directory is {place[:80]!r}, expected a path such as /app")
+    return normal
+
+
+def _joined(folder: str, place: str) -> str:
+    """Return a place in a folder, or an absolute one, without ".."."""
+    return "/" + posixpath.normpath(posixpath.join(folder, place)).lstrip("/")
+
+
+def _is_within(path: Path, folder: Path) -> bool:
+    return path.resolve().is_relative_to(folder.resolve())
+
+
 def _resolved(variables: dict[str, str]) -> tuple[tuple[str, str], ...]:
     """Give variables their values: a task gets none of this machine's variables, which may be secret."""
+    if bad := next((name for name, value in variables.items() if "\0" in name + value), None):
+        raise ValueError(f"its variable {bad[:40]!r} has a zero character")
     found = {name: _TEMPLATE.fullmatch(value) for name, value in variables.items()}
     if missing := next((match[1] for match in found.values() if match and match[2] is None), None):
         raise ValueError(f"it needs the variable {missing} of this machine")
@@ -157,13 +189,13 @@ def _with_files(task: HarborTask) -> HarborTask:
             if words[0].removeprefix("docker.io/library/").partition(":")[0] not in BASES:
                 raise ValueError(f"its image begins from {words[0]}, which needs docker")
         elif name == "WORKDIR":
-            root = str(PurePosixPath(root) / words[0])
+            root = _joined(root, words[0])
         elif name in ("COPY", "ADD"):
             *sources, place = [word for word in words if not word.startswith("--")]
             if any("--from" in word or "://" in word for word in words):
                 raise ValueError(f"its image has {line!r}, which needs docker")
             into = place.endswith("/") or place in (".", root) or len(sources) > 1
-            copied += _copies(sources, PurePosixPath(root) / place, context, into=into)
+            copied += _copies(sources, PurePosixPath(_joined(root, place)), context, into=into)
         elif name == "ENV":
             pairs = (
                 [word.partition("=") for word in words] if "=" in words[0] else [(words[0], "=", " ".join(words[1:]))]
@@ -171,7 +203,7 @@ def _with_files(task: HarborTask) -> HarborTask:
             variables |= {key: value for key, _, value in pairs}
         elif name not in WITHOUT_EFFECT:
             raise ValueError(f"its image has {line[:60]!r}, which needs docker")
-    root = task.root or root
+    root = working_directory(task.root or root)
     if is_taken(root):
         raise ValueError(f"its working directory is {root}, which needs docker")
     if outside := next((place for _, place in copied if not f"{place}/".startswith(f"{root}/")), None):
@@ -190,7 +222,7 @@ def _copies(sources: list[str], place: PurePosixPath, context: Path, *, into: bo
     found = []
     for name in sources:
         matched = sorted(context.glob(name.strip("/"))) if name.strip("./") or name == ".." else [context]
-        if not matched or any(not path.resolve().is_relative_to(context.resolve()) for path in matched):
+        if not matched or not all(_is_within(path, context) for path in matched):
             raise ValueError(f"it copies {name}, which environment/ does not have")
         into = into or len(matched) > 1
         found += [(path, str(place / path.name) if path.is_file() and into else str(place)) for path in matched]

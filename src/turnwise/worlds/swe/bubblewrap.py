@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from turnwise.base.cache import cache_folder
@@ -101,7 +101,7 @@ class BubblewrapWorkspace(Workspace):
     def show(self, system: System) -> None:
         """Show later commands another system."""
         self._arguments = {
-            read_only: "\0".join(_bubble(system, self._place, self.root, self._aliases, read_only)).encode()
+            read_only: _packed(_bubble(system, self._place, self.root, self._aliases, read_only))
             for read_only in (False, True)
         }
 
@@ -194,6 +194,14 @@ def _try_once() -> None:
             f"commands cannot be isolated here, bubblewrap says: {said}; it needs version 0.8 or newer, "
             "and user namespaces, which some systems and containers forbid"
         )
+
+
+def _packed(arguments: Iterable[str]) -> bytes:
+    """Join arguments as bwrap reads them; one with a zero character would be several."""
+    listed = list(arguments)
+    if bad := next((each for each in listed if "\0" in each), None):
+        raise EnvironmentFault(f"{bad[:60]!r} has a zero character, which no argument of a program can have")
+    return "\0".join(listed).encode()
 
 
 def _mount_point() -> str:
