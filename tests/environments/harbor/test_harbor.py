@@ -265,7 +265,7 @@ def test_no_copy_follows_a_link_that_the_task_has_copied(dockerfile, tmp_path):
     links.mkdir()
     (links / "out").symlink_to(away)
     (links / "file").symlink_to(away / "file")
-    with pytest.raises(EnvironmentFault, match="bad: its image copies over the link (out|file)"):
+    with pytest.raises(EnvironmentFault, match=r"bad: its image copies over the link (out|file)"):
         laid_out(read_task(folder))
     assert [(each.name, each.read_text()) for each in away.iterdir()] == [("file", "mine")]
 
