@@ -7,6 +7,7 @@ import dataclasses
 import json
 import math
 import re
+from collections.abc import Iterator
 from typing import Any
 
 THINK, THOUGHT = "<think>", "</think>"
@@ -15,6 +16,17 @@ _MARK = re.compile(f"{THINK}|{THOUGHT}|{_CALL}")
 _END = re.compile(rf"\s*(?:{_CALLED}|\Z)")
 _BLANK = re.compile(r"\s*")
 _MAX_DEPTH = 100
+
+
+def tagged(text: str, name: str, begin: int = 0) -> Iterator[tuple[int, int]]:
+    """Yield where the content of each `<name>...</name>` begins and ends; one that is not closed has none.
+
+    As `re.finditer("<name>(.*?)</name>", text)`, which takes quadratic time where many are not closed.
+    """
+    opening, closing = f"<{name}>", f"</{name}>"
+    while (start := text.find(opening, begin)) >= 0 and (end := text.find(closing, start + len(opening))) >= 0:
+        yield start + len(opening), end
+        begin = end + len(closing)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -1,6 +1,5 @@
 """Collect what the environment reported about each response."""
 
-import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
@@ -14,11 +13,11 @@ def action_of(response: str) -> str:
 
     That is its last `<action>...</action>` after its reasoning, or everything after the reasoning.
     """
-    from turnwise.environments.tool_calls import without_reasoning
+    from turnwise.environments.tool_calls import tagged, without_reasoning
 
     said = without_reasoning(response)
-    found = re.findall(r"<action>(.*?)</action>", said, re.DOTALL)
-    return " ".join((found[-1] if found else said).split())
+    begin, end = [(0, len(said)), *tagged(said, "action")][-1]
+    return " ".join(said[begin:end].split())
 
 
 OF_TURN: Mapping[str, Callable[[Trajectory, Turn], object]] = {

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 from turnwise.base.errors import ConfigError
 from turnwise.environments.base import Step
 from turnwise.environments.plain import sound_text
-from turnwise.environments.tool_calls import THINK, without_reasoning
+from turnwise.environments.tool_calls import THINK, tagged, without_reasoning
 from turnwise.models import subgoals
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase  # pages and logs are read without it
 
 ADMISSIBLE = "\nAdmissible actions: "
-ACTION = re.compile(r"<action>(.*?)</action>", re.DOTALL)
 THOUGHT = re.compile(r"<think>(.*?)(?:</think>|\Z)", re.DOTALL)
 OPENED = re.compile(r"\A(.*?)(?:</think>|\Z)", re.DOTALL)
 """Reasoning that the prompt has begun."""
@@ -128,8 +127,10 @@ class Format:
         return (said, False) if action is None else (action, True)
 
     def _action(self, text: str) -> str | None:
-        found = ACTION.findall(without_reasoning(text, opened=self.opens_reasoning))
-        return found[-1].strip() if found else None
+        said, found = without_reasoning(text, opened=self.opens_reasoning), None
+        for begin, end in tagged(said, "action"):
+            found = said[begin:end].strip()
+        return found
 
     def plain(self, text: str) -> str:
         """Break up special tokens in an environment's text, so that an observation cannot end its own message."""

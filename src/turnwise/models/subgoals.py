@@ -5,10 +5,9 @@
 
 import bisect
 import dataclasses
-import re
 from collections.abc import Callable, Sequence
 
-from turnwise.environments.tool_calls import THINK, THOUGHT
+from turnwise.environments.tool_calls import THINK, THOUGHT, tagged
 
 KEEP, SWITCH = "KEEP", "SWITCH"
 TAGS = tuple(f"<{slash}{name}>" for name in ("switch", "subgoal", "action") for slash in ("", "/"))
@@ -20,10 +19,6 @@ INSTRUCTION = (
     "</action>."
 )
 """Text added to the system message with `prompt.plan`."""
-
-_SWITCH, _SUBGOAL, _ACTION = (
-    re.compile(f"<{name}>(.*?)</{name}>", re.DOTALL) for name in ("switch", "subgoal", "action")
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,15 +48,20 @@ def read(ids: Sequence[int], decode: Callable[[Sequence[int]], str]) -> Planned:
     """
     text = decode(ids)
     begin = _after_reasoning(text)
-    decided = _SWITCH.search(text, begin)
-    stated = _SUBGOAL.search(text, decided.end() if decided else begin)
-    switch = decided is not None and decided[1].strip().upper() not in ("", KEEP)
+    decision, after = _part(text, "switch", begin)
+    subgoal, last = _part(text, "subgoal", begin if decision is None else after)
+    switch = decision is not None and decision.upper() not in ("", KEEP)
 
-    first = min(tokens_to(decided.end(), ids, decode), len(ids) - 1) if decided else 0
-    second = min(tokens_to(stated.end(), ids, decode), len(ids) - 1) if stated else first
-    return Planned(
-        switch, stated[1].strip() if stated else None, (first, second), _ACTION.search(text, begin) is not None
-    )
+    first = 0 if decision is None else min(tokens_to(after, ids, decode), len(ids) - 1)
+    second = first if subgoal is None else min(tokens_to(last, ids, decode), len(ids) - 1)
+    return Planned(switch, subgoal, (first, second), _part(text, "action", begin)[0] is not None)
+
+
+def _part(text: str, name: str, begin: int) -> tuple[str | None, int]:
+    """Return the first part of this name from a place on, and where it ends; None if there is none."""
+    for start, end in tagged(text, name, begin):
+        return text[start:end].strip(), end + len(f"</{name}>")
+    return None, begin
 
 
 def _after_reasoning(text: str) -> int:

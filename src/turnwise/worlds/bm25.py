@@ -57,12 +57,16 @@ _TOKEN = re.compile(
     rf"|[{_PICTOGRAPHS}](?:\ufe0f?\u200d[{_PICTOGRAPHS}])*|[\U0001f1e6-\U0001f1ff]{{2}}"
 )
 _POSSESSIVE = re.compile(r"['\u2019\uff07]s$")
-_LUCENE_STEM = re.compile(r"(.*[aeiouy][^aeiouy].*)(bl|log)i")
+_LONGEST_TOKEN = 255
+"""Lucene cuts longer tokens to pieces (characters)."""
+_SYLLABLE = re.compile("[aeiouy][^aeiouy]")
 
 
 def analyse(text: str) -> list[str]:
     """Split a text into Lucene's English terms: lower case, no possessives, no stop words, Porter's stems."""
-    words = [_POSSESSIVE.sub("", word) for word in _TOKEN.findall(text.lower())]
+    found = _TOKEN.findall(text.lower())
+    tokens = (token[at : at + _LONGEST_TOKEN] for token in found for at in range(0, len(token), _LONGEST_TOKEN))
+    words = [_POSSESSIVE.sub("", token) for token in tokens]
     return [_stem(word) for word in words if word not in STOP_WORDS and word.strip("_")]
 
 
@@ -73,9 +77,9 @@ def _stem(word: str) -> str:
     stem = _porter()(word)
     # Two rules that Porter added after the paper and Lucene has: "assembly" as "assemble", "technology" as
     # "technologic".
-    if match := _LUCENE_STEM.fullmatch(stem):
-        return _porter()(f"{match[1]}ble") if match[2] == "bl" else f"{match[1]}log"
-    return stem
+    if stem.endswith("bli") and _SYLLABLE.search(stem[:-3]):
+        return _porter()(f"{stem[:-1]}e")
+    return stem[:-1] if stem.endswith("logi") and _SYLLABLE.search(stem[:-4]) else stem
 
 
 @functools.cache

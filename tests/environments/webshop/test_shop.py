@@ -205,3 +205,10 @@ def test_a_state_names_page_search_and_choice(visit):
     visit.act("click[black | white]")
     visit.act("click[copper]")
     assert visit.state in states
+
+
+def test_brackets_that_do_not_close_are_no_action(visit):
+    """In linear time: a pattern that tries each beginning took 300 s."""
+    assert not visit.act("a[" * 50_000)
+    assert visit.act("b[search[kettle]]\nc]") is False
+    assert visit.act("search[kettle]] more")

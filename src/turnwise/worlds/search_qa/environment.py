@@ -68,7 +68,7 @@ That is no action: {ACTIONS}. No search is left: That is right. That is wrong.""
 """All words of the environment's own texts."""
 
 # White space is optional: tiny policies put it around every character of punctuation.
-_ACTION = re.compile(r"\s*(search|answer)\s*\[([^\[\]]*[^\[\]\s][^\[\]]*)\]\s*")
+_ACTION = re.compile(r"\s*(search|answer)\s*\[([^\[\]]*)\]\s*")
 
 
 def action(name: str, argument: str) -> str:
@@ -158,9 +158,9 @@ class SearchQaEnvironment:
         self._num_steps += 1
         self._ended = self._num_steps >= self.max_steps
         match = _ACTION.fullmatch(response)
-        if match is None:
+        name, argument = (match[1], " ".join(match[2].split())) if match else ("", "")
+        if not argument:
             return self._step(f"That is no action: {ACTIONS}.\n{self._budget()}", valid=False)
-        name, argument = match[1], " ".join(match[2].split())
         if name == "answer":
             return self._answer(argument)
         if not self.searches_left:

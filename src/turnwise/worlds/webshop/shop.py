@@ -2,7 +2,6 @@
 
 import functools
 import random
-import re
 from collections.abc import Hashable, Sequence
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from turnwise.worlds.webshop.goals import Goal, draw_prices, human_goals, synthe
 from turnwise.worlds.webshop.reward import Nouns, Score, nouns_of, score_purchase
 
 GOALS = ("auto", "human", "synthetic")
-_ACTION = re.compile(r"(.+)\[(.+)\]")
 
 
 class Shop:
@@ -106,10 +104,12 @@ class Visit:
         is possible on every page, though only one shows the search bar. The original's back doors ("search[<q> ...]"
         lists the products of a query) are removed, because an agent would exploit them.
         """
-        match = _ACTION.match(action)
-        if match is None or self.score is not None:
+        line = action.partition("\n")[0]
+        end = line.rfind("]")
+        begin = line.rfind("[", 1, max(end - 1, 0))
+        if begin < 0 or self.score is not None:
             return False
-        name, argument = match[1], match[2].lower()
+        name, argument = line[:begin], line[begin + 1 : end].lower()
         if name == "search":
             self._results(argument, 1)
             return True
