@@ -1,15 +1,20 @@
 """`info` and state keys of environments become plain data within bounds, at every level of isolation alike."""
 
 import json
+import math
 from types import MappingProxyType
 
 import numpy as np
 import pytest
 
 from turnwise.base.errors import EnvironmentFault
-from turnwise.environments.base import SeatStep, Step, checked_key, checked_step
+from turnwise.environments.base import OURS, SeatStep, Step, checked_info, checked_key, checked_step
 from turnwise.environments.plain import MAX_DEPTH, plain_mapping
 from turnwise.environments.wire import PlainStep, ProtocolError, key_as_json, key_from_json
+from turnwise.extensions.stores.recall import ADVICE
+from turnwise.extensions.stores.reminded import RECALLED
+from turnwise.rollout.metrics import CUT, PREDICTED, objectives_of
+from turnwise.rollout.trajectory import Trajectory, Turn
 
 
 class Silent:
@@ -123,3 +128,27 @@ def test_a_step_of_a_seat_arrives_with_the_last_steps_of_all():
     last = (Step(observation="won", reward=1.0, terminated=True), Step(observation="lost", terminated=True))
     step = SeatStep(observation="your turn", seat=1, ends=last)
     assert PlainStep.read(PlainStep.of(step).framed()[8:]).step(100) == step
+
+
+def test_a_name_of_the_trainers_means_what_the_trainer_writes():
+    """Each would have ended the run, or changed what is learned from."""
+    info = {name: ["find the key"] for name in (*OURS, "objectives")} | {"success": True, "actor": "me"}
+    checked = checked_info(info)
+    assert checked == {
+        **{f"environment.{name}": ["find the key"] for name in (*OURS, "objectives")},
+        "success": True,
+        "actor": "me",
+    }
+    assert {ADVICE, CUT, PREDICTED, RECALLED, "replayed"} == OURS
+    for objectives in ({"goal": 1, "steps": np.float32(0.5)}, {}):
+        assert checked_info({"objectives": objectives}) == {"objectives": objectives}
+    for objectives in ({"goal": "much"}, {"goal": math.inf}, {"goal": True}, "goal", [1.0]):
+        assert list(checked_info({"objectives": objectives})) == ["environment.objectives"]
+
+
+def test_objectives_are_averaged_where_they_are_told():
+    played = [
+        Trajectory(0, "t", [Turn("", "", [1], [2], [0.0], "", True)], ended="terminated", info={"objectives": told})
+        for told in ({"a": 1.0}, {"a": 0.0, "b": 0.5}, {})
+    ]
+    assert objectives_of(played) == {"objective/a": 0.5, "objective/b": 0.5}

@@ -137,7 +137,17 @@ BAD = [
     ("save_weights", {"path": "../../out", "type": "save_weights"}, "is not a path; expected tinker://MODEL"),
     ("save_weights", {"path": "..", "type": "save_weights"}, "is not a path; expected tinker://MODEL"),
     ("load_weights", {"path": "tinker://none/weights/none"}, "nothing is saved as tinker://none/weights/none"),
-    ("asample", {**SAMPLE, "num_samples": 10**6}, "num_samples=1000000 of max_tokens=3"),
+    ("asample", {**SAMPLE, "num_samples": 10**12}, "num_samples=1000000000000: expected 1 to 256"),
+    (
+        "asample",
+        {**SAMPLE, "sampling_params": {"max_tokens": 3, "top_p": 0}},
+        "top_p=0: expected a number above 0",
+    ),
+    (
+        "asample",
+        {**SAMPLE, "sampling_params": {"max_tokens": 3, "temperature": -1}},
+        "temperature=-1: expected a number",
+    ),
     ("asample", {**SAMPLE, "sampling_params": {"max_tokens": 500}}, "at most 128 tokens in all"),
     ("asample", {**SAMPLE, "sampling_params": {"max_tokens": 3, "top_k": 4}}, "top_k is not served"),
     ("asample", {**SAMPLE, "base_model": "other"}, "there is no model 'other'; this server has 'stairs'"),
@@ -167,6 +177,18 @@ def test_bad_requests_end_in_one_line_and_change_nothing(tmp_path: Path):
         for ours, theirs in zip(before, served.models[0].model.parameters(), strict=True):
             assert torch.equal(ours, theirs)
         assert [path.name for path in tmp_path.rglob("*.pt")] == []
+
+
+def test_one_caller_neither_breaks_the_batch_nor_takes_the_memory(tmp_path: Path):
+    """Logits divided by 1e-45 are infinite, and the error would be everybody's."""
+    with serving(recipe(), tmp_path, full=False) as served:
+        cold = {**SAMPLE, "sampling_params": {"max_tokens": 3, "temperature": 1e-45, "top_p": 1e-45, "seed": 1}}
+        greedy = {**SAMPLE, "sampling_params": {"max_tokens": 3, "temperature": 0.0, "seed": 2}}
+        made = [result(served, "asample", asked)["sequences"][0]["tokens"] for asked in (cold, greedy)]
+        assert made[0] == made[1]
+        session = ask(served, "create_session", {})[1]["session_id"]
+        asked = {"session_id": session, "model_seq_id": 0, "base_model": NAME, "lora_config": {"rank": 10**9}}
+        assert result(served, "create_model", asked)["error"] == "lora_config.rank=1000000000: expected at most 1024"
 
 
 def test_a_repeated_request_is_carried_out_once(tmp_path: Path):

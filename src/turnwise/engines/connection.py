@@ -16,6 +16,7 @@ import aiohttp
 import pydantic
 
 from turnwise.base.errors import EngineLost
+from turnwise.base.opener import make_opener
 
 T = TypeVar("T")
 
@@ -215,7 +216,7 @@ def get_once(url: str, headers: Mapping[str, str] | None = None) -> tuple[int, s
     Raises:
         Unanswered: Nothing answers there, or it is no address.
     """
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy between trainer and engine
+    opener = make_opener(proxy=False)  # none between trainer and engine
     try:
         with opener.open(urllib.request.Request(url, headers=dict(headers or {})), timeout=FIRST_ANSWER_S) as answer:
             return answer.status, answer.read().decode(errors="replace")

@@ -273,8 +273,15 @@ def checked_admissible(actions: Any) -> tuple[str, ...] | None:
     return tuple(map(sound_text, actions))
 
 
+OURS = frozenset({"advice", "predicted_success", "recalled", "replayed", "turn_budget"})
+"""Names of `info` that the trainer writes."""
+
+
 def checked_info(info: Any) -> dict[str, Any]:
     """Validate `info` and return it as a dict of plain data whose `success`, if present, is a bool.
+
+    What an environment calls by a name of the trainer (`OURS`; `objectives` that are no numbers by name) is called
+    "environment.NAME".
 
     Raises:
         EnvironmentFault: It is not a mapping, `success` is not a flag, `score` is not a number, or a value cannot be
@@ -286,7 +293,7 @@ def checked_info(info: Any) -> dict[str, Any]:
             '{"success": True}'
         )
     try:
-        given = dict(info)
+        given = {f"environment.{name}" if _is_ours(name, info) else name: info[name] for name in info}
         if "success" in given:
             given["success"] = checked_flag(given["success"], 'info["success"]')
         if "score" in given:
@@ -296,6 +303,14 @@ def checked_info(info: Any) -> dict[str, Any]:
         raise
     except Exception as error:  # a mapping may be of any class
         raise EnvironmentFault(f"the environment's info cannot be read ({type(error).__name__}: {error})") from error
+
+
+def _is_ours(name: Any, info: Mapping[Any, Any]) -> bool:
+    """Return whether the trainer writes a name of `info`, or reads it as something else than the environment gives."""
+    if name != "objectives":
+        return name in OURS
+    value = info[name]
+    return not (isinstance(value, Mapping) and all(_is_number(v) and math.isfinite(v) for v in value.values()))
 
 
 def _holds_nan(key: Any) -> bool:

@@ -64,7 +64,8 @@ def costs(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 def objectives_of(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Return the mean of each of several rewards per trajectory, `objective/NAME`; empty if there is one reward."""
     found = [trajectory.info["objectives"] for trajectory in trajectories if "objectives" in trajectory.info]
-    return {f"objective/{name}": float(np.mean([each[name] for each in found])) for name in (found[0] if found else ())}
+    names = dict.fromkeys(name for each in found for name in each)
+    return {f"objective/{name}": float(np.mean([each[name] for each in found if name in each])) for name in names}
 
 
 def _predictions(usable: Sequence[Trajectory]) -> dict[str, float]:

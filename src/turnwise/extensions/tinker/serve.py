@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 from turnwise.base.errors import EngineFault, one_line
 from turnwise.engines.base import Decode
 from turnwise.extensions.gateway.http import HttpRequest, HttpResponse, HttpServer
-from turnwise.extensions.tinker.served import LOSSES, Samplers, Trained, longest_of, read_state
+from turnwise.extensions.tinker.served import LOSSES, MOST_RANK, Samplers, Trained, longest_of, read_state, samples_of
 from turnwise.extensions.tinker.wire import read_forward_backward, write_losses, write_samples
 
 API = "/api/v1/"
@@ -135,6 +135,7 @@ class TinkerServer:
 
     def _begin(self, name: str, asked: Any, work: Callable[[str, Any], Awaitable[Any]]) -> dict[str, Any]:
         """Begin to compute, and return the number of the request."""
+        count = samples_of(asked)
         owner = str(asked.get("model_id") or asked.get("sampling_session_id") or "")
         new = name == "create_model" or (name == "load_weights" and not owner)
         model = f"{asked['session_id']}:train:{int(asked['model_seq_id'])}" if new else owner  # as newer clients count
@@ -153,8 +154,8 @@ class TinkerServer:
                 self._results.popitem(last=False)
             if len(self._numbers) > 2 * MOST_RESULTS:
                 self._numbers = {key: value for key, value in self._numbers.items() if value in self._results}
-        ids = {"sample_sequence_ids": [f"{number}-{i}" for i in range(int(asked.get("num_samples", 1)))]}
-        return {"request_id": number, "model_id": model, **(ids if name == "asample" else {})}
+        ids = {"sample_sequence_ids": [f"{number}-{i}" for i in range(count)]} if name == "asample" else {}
+        return {"request_id": number, "model_id": model, **ids}
 
     async def _result(self, asked: Mapping[str, Any], accepted: str) -> HttpResponse:
         number = asked["request_id"]
@@ -185,6 +186,8 @@ class TinkerServer:
         self._check_name(asked["base_model"])
         wanted = asked.get("lora_config") or {}
         rank = 0 if self.full else int(wanted.get("rank", 32))
+        if not 0 <= rank <= MOST_RANK:
+            raise EngineFault(f"lora_config.rank={rank}: expected at most {MOST_RANK}")
         trained = await asyncio.to_thread(Trained, self.base, rank, int(wanted.get("seed") or 0))
         self._trained[model_id] = trained, asyncio.Lock()
         while len(self._trained) > self.most:

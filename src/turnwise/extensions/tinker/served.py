@@ -17,6 +17,8 @@ from turnwise.base.errors import EngineFault
 from turnwise.base.files import replacing
 from turnwise.engines.base import Decode, Sampling
 from turnwise.engines.local import LocalEngine
+from turnwise.extensions.gateway import call
+from turnwise.extensions.gateway.errors import BadRequest
 from turnwise.models.adapters import add_adapters
 from turnwise.models.policy import trainable
 from turnwise.models.settings import ModelConfig
@@ -27,7 +29,7 @@ from turnwise.objective.tokens import chunked_logprobs
 LOSSES = {"cross_entropy": None, "importance_sampling": "none", "ppo": "ppo", "cispo": "cispo"}
 """Losses that the server has, and the clip of each in `turnwise.objective.losses.policy_loss`."""
 THRESHOLDS = {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}
-MOST_SAMPLES = 256
+MOST_SAMPLES, MOST_RANK = 256, 1024
 
 Datum = Mapping[str, Any]
 
@@ -131,24 +133,25 @@ class Samplers:
 
     async def sample(self, weights: Path | None, asked: Mapping[str, Any]) -> dict[str, Any]:
         """Sample responses with the weights of a file; None: those of the base model."""
-        options, count = asked["sampling_params"], int(asked.get("num_samples", 1))
+        options, count = asked["sampling_params"], samples_of(asked)
         prompt, longest = tokens_of(asked["prompt"], self.base), longest_of(self.base)
         most = int(options.get("max_tokens") or longest - len(prompt))
-        if not 0 < count <= MOST_SAMPLES or most < 1 or len(prompt) + most > longest:
-            raise EngineFault(
-                f"num_samples={count} of max_tokens={most} after {len(prompt)} tokens: expected 1 to {MOST_SAMPLES}, "
-                f"and at most {longest} tokens in all"
-            )
+        if most < 1 or len(prompt) + most > longest:
+            raise EngineFault(f"max_tokens={most} after {len(prompt)} tokens: expected at most {longest} tokens in all")
         stop, seed = options.get("stop"), options.get("seed")
         if int(options.get("top_k", -1)) > 0:
             raise EngineFault("top_k is not served; use top_p")
+        try:
+            drawn = call.sampling(options)
+        except BadRequest as error:  # of one caller; in a batch it would fail the others
+            raise EngineFault(error.message) from None
         stop = [stop] if isinstance(stop, str) else self._ends() if stop is None else list(stop)
         sampling = Sampling(
             max_new_tokens=most,
             stop_ids=tuple(each for each in stop if isinstance(each, int)),
             stop=tuple(each for each in stop if isinstance(each, str)),
-            temperature=float(options.get("temperature", 1.0)),
-            top_p=float(options.get("top_p", 1.0)),
+            temperature=1.0 if drawn["temperature"] is None else drawn["temperature"],
+            top_p=1.0 if drawn["top_p"] is None else drawn["top_p"],
             seed=int(np.random.default_rng().integers(2**31)) if seed is None else int(seed),
         )
         engine = self._engine(weights)
@@ -201,6 +204,18 @@ def _loss(
     low, high = 1 - config["clip_low_threshold"], config["clip_high_threshold"] - 1
     given_T = logprobs, given["logprobs"], given["advantages"], weights
     return policy_loss(*given_T, clip=clip, clip_low=low, clip_high=high).loss
+
+
+def samples_of(asked: Mapping[str, Any]) -> int:
+    """Return how many responses a request wants.
+
+    Raises:
+        EngineFault: None, or more than the server makes at a time.
+    """
+    count = int(asked.get("num_samples", 1))
+    if not 0 < count <= MOST_SAMPLES:
+        raise EngineFault(f"num_samples={count}: expected 1 to {MOST_SAMPLES}")
+    return count
 
 
 def _copy(base: PreTrainedModel, rank: int, seed: int) -> PreTrainedModel:

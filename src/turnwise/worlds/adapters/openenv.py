@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 from turnwise.base.errors import ConfigError, EnvironmentFault
 from turnwise.base.loopback import is_loopback
+from turnwise.base.opener import make_opener
 from turnwise.environments.base import Environment, Step, Task
 from turnwise.environments.isolation import TOKEN_VARIABLE
 from turnwise.environments.needs import check_counts, needed
@@ -311,7 +312,8 @@ def ask_http(url: str, data: Mapping[str, Any] | None = None, *, timeout_s: floa
     body = None if data is None else json.dumps(data).encode()
     request = urllib.request.Request(url, body, {"Content-Type": "application/json", **_token()})
     try:
-        with _opener(url).open(request, timeout=timeout_s) as answer:
+        local = is_loopback(urlsplit(url).hostname or "")
+        with make_opener(proxy=not local).open(request, timeout=timeout_s) as answer:
             return json.load(answer)
     except urllib.error.HTTPError as error:
         with error:
@@ -325,12 +327,6 @@ def _token() -> dict[str, str]:
     """Return the header with the token of `turnwise serve-env`, if there is one."""
     token = os.environ.get(TOKEN_VARIABLE)
     return {"Authorization": f"Bearer {token}"} if token else {}
-
-
-def _opener(url: str) -> urllib.request.OpenerDirector:
-    """Make an opener that uses no proxy for this machine."""
-    local = is_loopback(urlsplit(url).hostname or "")
-    return urllib.request.build_opener(*([urllib.request.ProxyHandler({})] if local else []))
 
 
 def _hashable(key: Any) -> Any:
