@@ -253,6 +253,19 @@ ODD = {
     "inspect, messages": ("inspect", inspected(messages="x"), 'samples[0]: messages is "x", expected a list'),
     "inspect, scores": ("inspect", inspected(scores=[1]), "samples[0]: scores is [1], expected an object"),
     "inspect, attachments": ("inspect", inspected(attachments=1), "samples[0]: attachments is 1, expected an object"),
+    "inspect, one attachment often": (
+        "inspect",
+        inspected(
+            attachments={"a": "x" * 2**22},
+            messages=[{"role": "user", "content": [{"type": "text", "text": "attachment://a"}] * 65}],
+        ),
+        "samples[0]: its attachments make more than 256 MiB of messages",
+    ),
+    "chat, too long": (
+        "chat",
+        chat(messages=[{"role": "assistant", "content": "a"}] * 6000),
+        "line 1: a conversation of 6,000 messages is too long; split it",
+    ),
     "inspect, calls": (
         "inspect",
         inspected(messages=[{"role": "assistant", "content": "", "tool_calls": ["x"]}]),

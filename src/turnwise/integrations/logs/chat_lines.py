@@ -75,7 +75,7 @@ def _logged(record: Any, where: str, source: Source) -> Logged:
         read = read_one(message, where, f"messages[{number}]", source)
         messages += read
         own += [check(_Own, message, f"{where}: messages[{number}]")] * sum(m["role"] == "assistant" for m in read)
-    responses = read_responses(messages, read_tools(line.tools, where))
+    responses = read_responses(messages, read_tools(line.tools, where), where=where)
     failure = None if line.failure is None else str(line.failure)
     for response, fields in zip(responses, own, strict=True):
         if fields.reward is not None:

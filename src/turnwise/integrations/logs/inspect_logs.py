@@ -60,9 +60,9 @@ def read_inspect(source: Source) -> Iterator[Logged]:
 
 
 def _logged(sample: _Sample, header: dict[str, Any], where: str, source: Source) -> Logged:
-    messages, own = [], []
+    messages, own, attached = [], [], _Attached(sample.attachments or {}, where)
     for number, message in enumerate(sample.messages):
-        read = read_one(_whole(message, sample.attachments or {}), where, f"messages[{number}]", source)
+        read = read_one(attached.whole(message), where, f"messages[{number}]", source)
         error = message.get("error")
         if read[-1]["role"] == "tool" and isinstance(error, dict) and error.get("message"):  # the model reads it
             read[-1]["content"] = "\n".join(filter(None, (read[-1]["content"], f"Error: {error['message']}")))
@@ -76,7 +76,7 @@ def _logged(sample: _Sample, header: dict[str, Any], where: str, source: Source)
         failure = f"it was invalidated{f': {reason}' if reason else ''}"
     return Logged(
         where,
-        [response for response, is_own in zip(read_responses(messages), own, strict=True) if is_own],
+        [response for response, is_own in zip(read_responses(messages, where=where), own, strict=True) if is_own],
         task=f"{as_text(header.get('task'))} {as_text(sample.id)}".strip(),
         outcome=source.outcome(value, None, {"score": value} if value is not None else None, where),
         truncated=bool(sample.limit) or grade == "N",
@@ -156,13 +156,27 @@ def _load(data: bytes, where: str) -> Any:
     return value
 
 
-def _whole(value: Any, attached: Mapping[str, Any]) -> Any:
-    """Put back what is attached."""
-    if isinstance(value, str) and value.startswith(ATTACHED):
-        return attached.get(value.removeprefix(ATTACHED), value)
-    if isinstance(value, list):
-        return [_whole(each, attached) for each in value]
-    return {key: _whole(each, attached) for key, each in value.items()} if isinstance(value, dict) else value
+class _Attached:
+    """Put back what is attached, as long as this takes no more than a whole sample may."""
+
+    def __init__(self, attached: Mapping[str, Any], where: str):
+        self._attached, self._where, self._left = attached, where, MOST_OF_MEMBER
+
+    def whole(self, value: Any) -> Any:
+        """Return a value with the texts that it refers to.
+
+        Raises:
+            DataError: They are too long.
+        """
+        if isinstance(value, str) and value.startswith(ATTACHED):
+            found = self._attached.get(value.removeprefix(ATTACHED))
+            self._left -= len(found) if isinstance(found, str) else 0
+            if self._left < 0:
+                raise DataError(f"{self._where}: its attachments make more than {MOST_OF_MEMBER >> 20} MiB of messages")
+            return found if isinstance(found, str) else value
+        if isinstance(value, list):
+            return [self.whole(each) for each in value]
+        return {key: self.whole(each) for key, each in value.items()} if isinstance(value, dict) else value
 
 
 def _score(scores: Mapping[str, Any], where: str, source: Source) -> tuple[Any, Any]:

@@ -145,9 +145,19 @@ def checked_ids(response: Response, where: str) -> None:
             raise DataError(f"{where}: {short(wrong)} is one of the {name}, expected finite numbers")
 
 
-def read_responses(messages: Sequence[Message], tools: Any = ()) -> list[Response]:
-    """Return the responses of one conversation: its messages of the assistant."""
+MOST_OF_HISTORIES = 1 << 24
+"""Most messages in the histories of a conversation's responses, which grow with the square of its length."""
+
+
+def read_responses(messages: Sequence[Message], tools: Any = (), *, where: str) -> list[Response]:
+    """Return the responses of one conversation: its messages of the assistant.
+
+    Raises:
+        DataError: It is too long.
+    """
     history = list(messages)
+    if sum(place for place, message in enumerate(history) if message["role"] == "assistant") > MOST_OF_HISTORIES:
+        raise DataError(f"{where}: a conversation of {len(history):,} messages is too long; split it")
     return [
         Response(history[:index], message, list(tools or ()))
         for index, message in enumerate(history)

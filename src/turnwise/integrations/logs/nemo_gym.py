@@ -51,7 +51,7 @@ def read_nemo_gym(source: Source) -> Iterator[Logged]:
             messages = [*begin, *read_items(output, f"{where}: response.output", source)]
             responses = [
                 each
-                for each in read_responses(messages, read_tools(asked.tools, where))
+                for each in read_responses(messages, read_tools(asked.tools, where), where=where)
                 if len(each.history) >= len(begin)
             ]
             for response in responses:

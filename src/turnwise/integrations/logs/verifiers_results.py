@@ -35,7 +35,7 @@ def read_verifiers(source: Source) -> Iterator[Logged]:
                 where,
                 [
                     response
-                    for response in read_responses(messages, read_tools(tools, where, "tool_defs"))
+                    for response in read_responses(messages, read_tools(tools, where, "tool_defs"), where=where)
                     if len(response.history) >= len(prompt)
                 ],
                 task=" ".join(str(part) for part in (record.get("task"), line.example_id) if part is not None),
