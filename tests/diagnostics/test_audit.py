@@ -17,7 +17,6 @@ from turnwise.lab.diagnostics.audit import (
     auroc,
     draw_weights,
     effective_share,
-    interval,
     mean,
     precision,
     rank_correlation,
@@ -26,6 +25,7 @@ from turnwise.lab.diagnostics.audit import (
 from turnwise.lab.diagnostics.audit_show import JUDGE, as_json, audit_run, audit_table
 from turnwise.lab.diagnostics.effects import Effects, action_number, measure_effects, permutation_test
 from turnwise.lab.diagnostics.fidelity_run import measure_run
+from turnwise.lab.diagnostics.statistics import interval_of_draws
 from turnwise.train.folder import RunFolder
 from turnwise.train.loop import train
 
@@ -211,7 +211,7 @@ def test_intervals_cover_what_many_groups_say():
         weight = draw_weights(group_R, 24, number, draws=200)
         found = [rank_correlation(credit, effect, weight), auroc(np.abs(credit), effect != 0, weight)]
         found += [precision(np.abs(credit), effect != 0, weight), effective_share(credit, weight)]
-        intervals = [interval(each, 24) for each in found]
+        intervals = [interval_of_draws(each, 24) for each in found]
         covered += [each.low <= value <= each.high for each, value in zip(intervals, wanted, strict=True)]
     assert covered.min() >= 178, covered  # 0.95 * 200 less four standard errors
     assert covered.max() < 200
@@ -223,7 +223,7 @@ def test_groups_are_drawn_as_a_whole():
     assert (weight[0] == 1).all()
     assert (weight[:, 0] == weight[:, 2]).all()
     assert (weight[:, [0, 3, 5]].sum(1) == 3).all()
-    assert np.isinf(interval(mean(np.ones(6), weight[:1]), 3).high), "without draws there is no interval"
+    assert np.isinf(interval_of_draws(mean(np.ones(6), weight[:1]), 3).high), "without draws there is no interval"
 
 
 def test_an_audit_tells_a_method_that_finds_effects_from_one_that_does_not():

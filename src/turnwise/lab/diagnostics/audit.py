@@ -9,12 +9,11 @@ import math
 from collections.abc import Mapping
 
 import numpy as np
-from scipy import stats
 
 from turnwise.base.shapes import Bool, Float, Int
 from turnwise.credit.batch import Batch
 from turnwise.lab.diagnostics.effects import EQUAL, Effects
-from turnwise.lab.diagnostics.statistics import LEVEL, Interval
+from turnwise.lab.diagnostics.statistics import Interval, interval_of_draws
 
 DRAWS = 500
 """Bootstrap draws of groups."""
@@ -74,7 +73,7 @@ def audit(
     groups = batch.num_groups
 
     def of(values_D: Drawn, lowest: float = 0.0, highest: float = 1.0) -> Interval:
-        return interval(values_D, groups).within(lowest, highest)
+        return interval_of_draws(values_D, groups).within(lowest, highest)
 
     def find(value_R: Values, size_R: Values, effective: Interval) -> Found:
         return Found(
@@ -105,19 +104,6 @@ def draw_weights(group_R: Int[np.ndarray, " R"], num_groups: int, seed: int, dra
     """Draw groups with replacement, and return how often each response is drawn; the first row is all 1."""
     drawn = np.random.default_rng(seed).multinomial(num_groups, np.full(num_groups, 1 / num_groups), draws)
     return np.concatenate([np.ones((1, num_groups)), drawn])[:, group_R]
-
-
-def interval(values_D: Drawn, num_groups: int) -> Interval:
-    """Return an estimate, the first value, with its 95 % interval by the bootstrap of the others.
-
-    Deviations are scaled by `sqrt(n / (n - 1))`, and percentiles are those of Student's t (Hesterberg 2015).
-    """
-    moved_D = values_D[1:][np.isfinite(values_D[1:])] - values_D[0]
-    if num_groups < 2 or not len(moved_D) or not np.isfinite(values_D[0]):
-        return Interval(float(values_D[0]), -math.inf, math.inf)
-    tail = float(stats.norm.cdf(stats.t.ppf(0.5 - LEVEL / 2, num_groups - 1)))
-    low, high = np.quantile(moved_D * math.sqrt(num_groups / (num_groups - 1)), [tail, 1 - tail])
-    return Interval(float(values_D[0]), float(values_D[0] + low), float(values_D[0] + high))
 
 
 def mean(value_R: Values, weight_DR: Weights) -> Drawn:

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import optimize, stats
 
+from turnwise.base.shapes import Float
+
 LEVEL = 0.95
 POWER = 0.8
 DRAWS = 10_000
@@ -79,6 +81,23 @@ def contrast(samples: Sequence[np.ndarray], weights: Sequence[float], *, draws: 
     student = quantile * math.sqrt(variance)
     p = float(2 * stats.t.sf(abs(value) / math.sqrt(variance), freedom))
     return Interval(value, value + min(float(low), -student), value + max(float(high), student), p)
+
+
+def interval_of_draws(values_D: Float[np.ndarray, " draws"], num: int) -> Interval:
+    """Return an estimate, the first value, with its 95 % interval by the bootstrap of the others.
+
+    Deviations are scaled by `sqrt(num / (num - 1))`, and percentiles are those of Student's t, as in `contrast`.
+
+    Args:
+        values_D: `[draws]` the estimate, and what it is when units are drawn with replacement.
+        num: Units; of several kinds, the fewest.
+    """
+    moved_D = values_D[1:][np.isfinite(values_D[1:])] - values_D[0]
+    if num < 2 or not len(moved_D) or not np.isfinite(values_D[0]):
+        return Interval(float(values_D[0]), -math.inf, math.inf)
+    tail = float(stats.norm.cdf(stats.t.ppf(0.5 - LEVEL / 2, num - 1)))
+    low, high = np.quantile(moved_D * math.sqrt(num / (num - 1)), [tail, 1 - tail])
+    return Interval(float(values_D[0]), float(values_D[0] + low), float(values_D[0] + high))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
