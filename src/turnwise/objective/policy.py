@@ -20,11 +20,6 @@ from turnwise.objective.token_rules.step import StepRule
 OLD = {"behavior": "behavior_logprob_T", "start": "logprob_T", None: "logprob_T"}  # what ratios are relative to
 
 
-def _both(combine: np.ufunc, one: np.ndarray | None, other: np.ndarray | None) -> np.ndarray | None:
-    """Combine two columns of which either may be missing."""
-    return other if one is None else one if other is None else combine(one, other)
-
-
 class PolicyTerm:
     """Policy-gradient term of `[update]`: importance, clip, aggregate, token rule, mismatch, KL as a reward."""
 
@@ -53,14 +48,11 @@ class PolicyTerm:
         if self._kl_in_reward:
             reward_T, metrics = reward_of_kl(step, old_logprob_T, settings)
             advantage_T = advantage_T + reward_T
-        factor_T, kept_T = credit.factor_T, credit.kept_T
         if settings.mismatch_cap is not None:
             of_engine, of_mismatch = step_mismatch(step, settings)
-            factor_T = _both(np.multiply, of_engine.factor_T, factor_T)
-            kept_T = _both(np.logical_and, of_engine.kept_T, kept_T)
-            metrics |= of_mismatch
-        weight_T = step.weights(settings.aggregate, kept_T)
-        weight_T = weight_T if factor_T is None else weight_T * factor_T
+            credit, metrics = credit.corrected(of_engine.factor_T, of_engine.kept_T), metrics | of_mismatch
+        weight_T = step.weights(settings.aggregate, credit.kept_T)
+        weight_T = weight_T if credit.factor_T is None else weight_T * credit.factor_T
         columns = {
             "old_logprob": old_logprob_T,
             "advantage": advantage_T,

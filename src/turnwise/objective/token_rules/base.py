@@ -100,6 +100,12 @@ class TokenCredit:
         }
         return dataclasses.replace(self, **of_tokens)
 
+    def corrected(self, factor_T: Values, kept_T: Bool[np.ndarray, " T"] | None) -> "TokenCredit":
+        """Return it with a further factor and without further tokens; None: all are kept."""
+        factor_T = factor_T if self.factor_T is None else self.factor_T * factor_T
+        kept_T = self.kept_T if kept_T is None else kept_T if self.kept_T is None else self.kept_T & kept_T
+        return dataclasses.replace(self, factor_T=factor_T, kept_T=kept_T)
+
 
 @dataclasses.dataclass(frozen=True)
 class Corridor:
