@@ -227,7 +227,7 @@ def test_a_record_that_cannot_be_written_loses_no_other(tmp_path):
         recorder = Recorder(shared, write, batch=3)
         for name in "abc":
             session = recorder.open(name, "")
-            await session.respond(chat_call(), Unwritable() if name == "b" else None)  # pyright: ignore
+            await session.respond(dataclasses.replace(chat_call(), state_key=Unwritable() if name == "b" else None))
             session.finish(Outcome(1.0, True, {}))
         gateway: Any = SimpleNamespace(lost=asyncio.get_running_loop().create_future(), forget=lambda session: None)
         await recorder.serve(gateway, lambda: True)

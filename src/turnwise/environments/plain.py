@@ -1,5 +1,6 @@
 """Convert an environment's values to plain data: what JSON can hold, within bounds."""
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -106,3 +107,17 @@ def sound_text(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode(errors="replace").decode()
     return text
+
+
+def sound(value: Any) -> Any:
+    """Return a value of JSON, or a dataclass of such, with `sound_text` in place of its texts."""
+    if isinstance(value, str):
+        return sound_text(value)
+    if isinstance(value, dict):
+        return {sound(key): sound(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(sound, value))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {field.name: sound(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return dataclasses.replace(value, **fields)
+    return value

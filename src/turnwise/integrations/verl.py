@@ -6,7 +6,7 @@ verl imports this module in every process once turnwise is installed (entry-poin
     algorithm.adv_estimator=turnwise_rloo                              a method that needs no other columns
     algorithm.adv_estimator=turnwise trainer.v1.trainer_mode=turnwise_sync
     +algorithm.turnwise.method=gigpo+empg                              any other method
-    +algorithm.turnwise.credit.options.discount=0.9                           with its options
+    +algorithm.turnwise.options.discount=0.9                           with its options
 """
 
 import functools

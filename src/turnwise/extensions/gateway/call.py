@@ -7,6 +7,7 @@ from typing import Any, TypedDict
 
 from turnwise.base.errors import did_you_mean
 from turnwise.engines.base import Generation
+from turnwise.environments.plain import sound
 from turnwise.environments.tool_calls import read_json, read_response
 from turnwise.extensions.gateway.errors import BadRequest
 from turnwise.extensions.gateway.messages import Message, read_call, short
@@ -35,6 +36,7 @@ class Call:
     usage: bool = False  # whether a stream of chat completions ends with the counts of tokens
     num_instructions: int = 0  # first messages that a conversation continued by its id leaves out
     previous: str | None = None  # id of the answer that the request continues, if it names one
+    state_key: str | None = None  # name of the state; None: as the gateway names it
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -97,7 +99,7 @@ def read_object(body: bytes) -> dict[str, Any]:
         raise BadRequest(f"the body is not valid JSON: {error}") from None
     if not isinstance(data, dict):
         raise BadRequest("the body must be a JSON object")
-    return data
+    return sound(data) if b"\\u" in body or b"\xed" in body else data  # else no text can need it
 
 
 def check_names(data: Mapping[str, Any], read: Iterable[str], only: Mapping[str, tuple[Any, ...]]) -> None:

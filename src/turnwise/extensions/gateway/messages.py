@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from turnwise.environments.plain import sound_text
+from turnwise.environments.plain import sound, sound_text
 from turnwise.environments.tool_calls import read_json
 from turnwise.extensions.gateway.errors import BadRequest
 
@@ -42,9 +42,13 @@ def read_message(message: Any, where: str) -> Message:
         "role": "system" if role == "developer" else role,
         "content": read_text(message.get("content"), f"{where}.content"),
     }
+    if not read["content"] and isinstance(refusal := message.get("refusal"), str):
+        read["content"] = sound_text(refusal)
     calls = message.get("tool_calls") or []
     if not isinstance(calls, list):
         raise BadRequest(f"{where}.tool_calls: expected a list", param=f"{where}.tool_calls")
+    if not calls and message.get("function_call"):  # as requests had it before tools
+        read["tool_calls"] = [read_call({"function": message["function_call"]}, f"{where}.function_call")]
     if calls:
         read["tool_calls"] = [read_call(call, f"{where}.tool_calls[{number}]") for number, call in enumerate(calls)]
     return read
@@ -80,7 +84,7 @@ def read_call(call: Any, where: str) -> dict[str, Any]:
         arguments = {}  # some clients write this for no content
     with contextlib.suppress(ValueError):  # a harness may pass on a model's malformed call
         arguments = read_json(arguments) if isinstance(arguments, str) else arguments
-    return {"function": {"name": function["name"], "arguments": arguments}}
+    return {"function": {"name": sound_text(function["name"]), "arguments": sound(arguments)}}
 
 
 def history_keys(messages: Sequence[Message], tools: Sequence[Any] = ()) -> list[bytes]:

@@ -5,7 +5,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from turnwise.environments.tool_calls import describe_tools
+from turnwise.environments.tool_calls import THINK, THOUGHT, describe_tools
 from turnwise.extensions.gateway.errors import BadRequest
 from turnwise.extensions.gateway.messages import Message
 from turnwise.models.format import Format
@@ -67,12 +67,23 @@ class Prompter:
         if not self._template:
             self._observations(messages[:last], tools, [""] * last)  # refuses tools
             return messages[last]["content"]
-        # marked, since templates treat the generation prompt, and messages that are all calls, specially
-        marked = [*messages[:last], {**messages[last], "content": self._mark(last) + messages[last]["content"]}]
+        # Templates leave reasoning out, or write it their way. What follows is marked, since they treat the generation
+        # prompt, and messages that are all calls, specially.
+        thought, said = self._parts(messages[last]["content"])
+        marked = [*messages[:last], {**messages[last], "content": self._mark(last) + said}]
         _, found, text = self._render(marked, tools, set(), asks=False).rpartition(self._mark(last))
         if not found:
             raise BadRequest("the model's chat template leaves out the response", param="messages")
-        return text.partition(self._fmt.stop)[0].strip()
+        return (thought + text.partition(self._fmt.stop)[0]).strip()
+
+    def _parts(self, content: str) -> tuple[str, str]:
+        """Split a response after its reasoning, without the tag with which the prompt begins that."""
+        before, tag, after = content.rpartition(THOUGHT)
+        said = after.lstrip()
+        thought = self._fmt.plain(before) + tag + after[: len(after) - len(said)]
+        if self._fmt.opens_reasoning:
+            thought = thought.lstrip().removeprefix(THINK).lstrip("\n") or f"{THOUGHT}\n\n"
+        return thought, said
 
     def _appended(self, ids: list[int], text: str) -> list[int]:
         """Append a text that follows a response, or begins the conversation."""

@@ -1,6 +1,7 @@
 """Route requests to sessions."""
 
 import asyncio
+import dataclasses
 import functools
 import time
 from collections.abc import Callable
@@ -121,9 +122,10 @@ class Gateway:
 
     async def _respond(self, session: Session, route: str, request: HttpRequest) -> HttpResponse:
         dialect = DIALECTS[route]
-        call = dialect.read(request.body, session.remembered)
         names = request.headers
-        replies, num_prompt = await session.respond(call, names.get(STATE_HEADER), actor=names.get(ACTOR_HEADER, ""))
+        call = dialect.read(request.body, session.remembered)
+        call = dataclasses.replace(call, state_key=names.get(STATE_HEADER))
+        replies, num_prompt = await session.respond(call, actor=names.get(ACTOR_HEADER, ""))
         spelled = functools.partial(spell, self._fmt.tokenizer)
         content = dialect.write(call, replies, num_prompt, model=self.model, spell=spelled)
         if dialect.remembers:

@@ -159,12 +159,11 @@ class Session:
         if self.over:
             raise BadRequest("this session has ended; open another", status=409, code="session_ended")
 
-    async def respond(self, call: Call, state_key: str | None = None, *, actor: str = "") -> tuple[list[Reply], int]:
+    async def respond(self, call: Call, *, actor: str = "") -> tuple[list[Reply], int]:
         """Generate the responses to a request, and record each as a turn.
 
         Args:
             call: The request.
-            state_key: Names the state; default: as the gateway names it.
             actor: Name of the agent that asks, where a harness has several.
 
         Returns:
@@ -194,7 +193,7 @@ class Session:
                 param="messages",
                 code="context_length_exceeded",
             )
-        key = self._state_key(call) if state_key is None else state_key
+        key = self._state_key(call) if call.state_key is None else call.state_key
         parent, ids = self._prompt(call, keys)
         sampling = dataclasses.replace(self._sampling(call, shared.max_context - len(ids)), actor=actor)
         self.full = len(ids) + sampling.max_new_tokens > shared.max_context
@@ -308,6 +307,8 @@ class Session:
             longest = min(longest, room)
         asked = {} if fixed else {"temperature": call.temperature, "top_p": call.top_p, "seed": call.seed}
         changed: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
+        if "seed" in changed:  # so that the same request is answered alike, whatever was asked before
+            changed["draws"] = 0
         return dataclasses.replace(given, max_new_tokens=longest, stop=stop, schema=call.schema, **changed)
 
     async def _generate(
@@ -330,7 +331,9 @@ class Session:
         keep = 0
         first = begun.token_ids if begun else []
         prompts = [([*ids, *first], dataclasses.replace(sampling, begun=len(first)))]
-        prompts += [(ids, sampling)] * (count - 1)
+        for index in range(1, count):
+            draws = None if sampling.draws is None else sampling.draws + index
+            prompts.append((ids, dataclasses.replace(sampling, draws=draws)))
         try:
             work = (engine.generate(number, *each) for number, each in zip(conversations, prompts, strict=True))
             generations = list(await asyncio.gather(*work))

@@ -11,7 +11,8 @@ from turnwise.base.errors import DataError, did_you_mean
 from turnwise.base.imports import import_named
 from turnwise.base.jsonl import read_objects
 from turnwise.engines.base import Generation
-from turnwise.environments.tool_calls import THINK, THOUGHT
+from turnwise.environments.plain import sound
+from turnwise.environments.tool_calls import THINK, THOUGHT, without_reasoning
 from turnwise.extensions.gateway.call import Call, make_reply
 from turnwise.extensions.gateway.errors import BadRequest
 from turnwise.extensions.gateway.messages import Message, read_message, short
@@ -79,7 +80,7 @@ def _read(line: dict[str, Any], where: str) -> Conversation:
     except BadRequest as error:
         raise DataError(f"{where}: {error.message}") from None
     own = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
-    return Conversation(messages, tools, tuple(index for index in own if given[index].get("weight") != 0), where)
+    return Conversation(messages, sound(tools), tuple(index for index in own if given[index].get("weight") != 0), where)
 
 
 def encode(conversation: Conversation, fmt: Format, prompter: Prompter) -> list[tuple[list[int], bool]]:
@@ -117,6 +118,9 @@ def _response_ids(messages: Sequence[Message], tools: list[Any], fmt: Format, pr
     ids = [*fmt.encode(prompter.response_text(messages, tools)), fmt.stop_id]
     text = fmt.text(ids)
     read = make_reply(Generation(ids, [], False), text, Call([], tools=tools)).message
-    if (read["content"], read.get("tool_calls")) != (message["content"].strip(), message.get("tool_calls")):
+    said = without_reasoning(message["content"]).strip()
+    if not said and not message.get("tool_calls"):
+        raise BadRequest("it says nothing; leave it out, or give it the weight 0")
+    if (read["content"], read.get("tool_calls")) != (said, message.get("tool_calls")):
         raise BadRequest(f"the model would write {short(text)}, which the gateway would read as another message")
     return ids

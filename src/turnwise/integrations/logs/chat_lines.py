@@ -131,15 +131,15 @@ def conversation(part: Sequence[Response], after: Sequence[Any] = (), *, own: bo
     Args:
         part: Its responses.
         after: Messages after the last one.
-        own: Whether to add to messages what APIs do not record; what the model did not say has weight 0.
+        own: Whether to add to messages what APIs do not record. What the model did not say has weight 0 either way.
     """
     messages = as_chat([*messages_of(part), *after])
     said = {len(response.history): response for response in part}
-    for place, message in enumerate(messages if own else ()):
-        if (response := said.get(place)) is not None:
+    for place, message in enumerate(messages):
+        if (response := said.get(place) if own else None) is not None:
             fields = {key: getattr(response, key) for key in ("reward", "state_key", "actor", "truncated")}
             message |= {key: value for key, value in fields.items() if value}
             message |= {} if response.valid else {"valid": False}
-        elif message["role"] == "assistant":
+        elif message["role"] == "assistant" and place not in said:
             message["weight"] = 0
     return {"messages": messages, **({"tools": part[-1].tools} if part[-1].tools else {})}

@@ -22,6 +22,7 @@ from turnwise.integrations.logs.formats import FORMATS, WRITTEN, read_log
 from turnwise.integrations.logs.logged import Logged, Response
 from turnwise.integrations.logs.messages import message_of
 from turnwise.integrations.logs.source import Source
+from turnwise.integrations.logs.trajectories import UNREWARDED
 from turnwise.integrations.logs.write import in_steps, not_kept, write_run
 from turnwise.lab.diagnostics.recredit import recorded_steps, replay
 from turnwise.rollout.record import read_rollouts
@@ -223,7 +224,7 @@ def _logged(trajectory: Trajectory, name: str, step: int, values: Sequence[float
         )
         history, whole = [*history, message], [*ids, *turn.response_ids]
     outcome = None
-    if responses and trajectory.failure != "log: the log gives no reward":
+    if responses and trajectory.failure != f"log: {UNREWARDED}":
         outcome = Outcome(responses[-1].reward, trajectory.success, trajectory.info)
         responses[-1].reward = 0.0
     return Logged(

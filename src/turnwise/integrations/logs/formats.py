@@ -2,11 +2,13 @@
 
 import dataclasses
 import functools
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from turnwise.base.errors import ConfigError, DataError, did_you_mean
+from turnwise.environments.plain import sound
 from turnwise.extensions.gateway.messages import short
 from turnwise.integrations.logs import tuning
 from turnwise.integrations.logs.atif import read_atif, write_atif
@@ -17,7 +19,7 @@ from turnwise.integrations.logs.nemo_gym import read_nemo_gym
 from turnwise.integrations.logs.opentelemetry import read_opentelemetry, write_opentelemetry
 from turnwise.integrations.logs.requests import read_requests
 from turnwise.integrations.logs.source import Source
-from turnwise.integrations.logs.trajectories import prepare, sound
+from turnwise.integrations.logs.trajectories import prepare
 from turnwise.integrations.logs.verifiers_results import read_episodes, read_verifiers
 
 Write = Callable[[Sequence[Logged], str], Iterator[dict[str, Any]]]
@@ -68,7 +70,7 @@ FORMATS: dict[str, LogFormat] = {
         frozenset({"resourceSpans"}),
         read_opentelemetry,
         write_opentelemetry,
-        f"{BOTH}, messages after the last response, steps, rewards of single responses, and how trajectories failed",
+        f"{BOTH}, messages after the last response, steps, and rewards of single responses",
     ),
     "inspect": LogFormat("a log of Inspect, .eval or .json", frozenset({"eval", "samples"}), read_inspect),
     "verifiers": LogFormat("results.jsonl of vf-eval", frozenset({"prompt", "completion"}), read_verifiers),
@@ -154,16 +156,17 @@ def read_log(path: Path, kind: str | None = None, reward: str | None = None) -> 
     assert read is not None
     source = Source(path, reward, functools.partial(_other, kind, keys))
     found: list[Logged] = []
-    seen: set[tuple[int, str]] = set()
+    seen: dict[tuple[int, str], list[Logged]] = defaultdict(list)
     for each in read(source):
         with source.record(each.where):
             each = sound(each)
             prepare(each)
-            if each.id and (each.step, each.id) in seen:
+            others = seen[each.step, each.id] if each.id else []
+            if any(each == dataclasses.replace(other, where=each.where, made=each.made) for other in others):
                 source.repeated += 1
-            else:
+            else:  # ids may be equal by chance, or name a sample of several tasks
                 found.append(each)
-            seen.add((each.step, each.id))
+                others.append(each)
     if not found and source.left_out:
         more = len(source.left_out) - 1
         raise DataError(source.left_out[0] + (f" ({more} more records cannot be read)" if more else ""))

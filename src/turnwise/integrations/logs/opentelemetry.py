@@ -24,6 +24,8 @@ CALLS = ("chat", "generate_content", "text_completion")
 """Values of gen_ai.operation.name that are calls of a model."""
 REWARD, SUCCESS, TASK, GROUP = "turnwise.reward", "turnwise.success", "turnwise.task", "turnwise.group"
 """Attributes of our own, on any span of a trajectory."""
+FAILURE, STATE_KEY, VALID = "turnwise.failure", "turnwise.state_key", "turnwise.valid"
+"""Further ones, of the last span, and of each."""
 EVALUATION = "gen_ai.evaluation"
 
 
@@ -134,7 +136,9 @@ class _Span:
         self.attributes = current(_attributes(data.attributes, self.where), events)
         self.evaluations = [body for name, body in events if name.startswith(EVALUATION)]
         code = data.status.get("code") if isinstance(data.status, dict) else data.status
-        self.failed = code in (2, "2", "STATUS_CODE_ERROR", "ERROR", "Error", "error")
+        said = data.status.get("message") if isinstance(data.status, dict) else None
+        failed = code in (2, "2", "STATUS_CODE_ERROR", "ERROR", "Error", "error")
+        self.failed = f"its last call of the model failed{f': {said}' if said else ''}" if failed else ""
         self.is_call = self.attributes.get("gen_ai.operation.name") in CALLS
 
 
@@ -227,7 +231,7 @@ def _trajectory(name: str, spans: list[_Span], source: Source) -> Logged:
         task=as_text(facts.get(TASK)),
         group=as_text(facts.get(GROUP)),
         outcome=source.outcome(value, facts.get(SUCCESS), {"conversation": name}, where),
-        failure="its last call of the model failed" if calls and calls[-1].failed else None,
+        failure=as_text(facts.get(FAILURE)) or (calls[-1].failed if calls else "") or None,
         model=as_text(next((span.attributes.get("gen_ai.request.model") for span in calls), "")),
     )
 
@@ -272,7 +276,13 @@ def _responses(span: _Span, source: Source) -> Iterator[Response]:
             raise DataError(f"{span.where}: gen_ai.output.messages has answers of tools in a message of the model")
         truncated = message.get("finish_reason") == "length"
         yield Response(
-            history, read[0], tools, truncated=truncated, actor=as_text(span.attributes.get("gen_ai.agent.name"))
+            history,
+            read[0],
+            tools,
+            valid=span.attributes.get(VALID) is not False,
+            truncated=truncated,
+            state_key=None if (key := span.attributes.get(STATE_KEY)) is None else as_text(key),
+            actor=as_text(span.attributes.get("gen_ai.agent.name")),
         )
 
 
@@ -306,10 +316,17 @@ def write_opentelemetry(logged: Sequence[Logged], method: str) -> Iterator[dict[
                 TASK: each.task,
                 GROUP: each.group,
             }
+            if response.state_key is not None:
+                own[STATE_KEY] = response.state_key
+            if not response.valid:
+                own[VALID] = False
             if response.advantage is not None:
                 own |= {"turnwise.advantage": response.advantage, "turnwise.method": method}
             if response is each.responses[-1] and (each.outcome or each.total):
                 own |= {REWARD: each.total, SUCCESS: each.outcome.success if each.outcome else each.total > 0}
+            failed = bool(each.failure) and response is each.responses[-1]
+            if failed:
+                own[FAILURE] = each.failure
             spans.append(
                 {
                     "traceId": f"{number + 1:032x}",
@@ -319,6 +336,7 @@ def write_opentelemetry(logged: Sequence[Logged], method: str) -> Iterator[dict[
                     "startTimeUnixNano": str(place + 1),
                     "endTimeUnixNano": str(place + 2),
                     "attributes": [{"key": key, "value": _any(value)} for key, value in own.items() if value != ""],
+                    **({"status": {"code": 2, "message": each.failure}} if failed else {}),
                 }
             )
         yield {"resourceSpans": [{"scopeSpans": [{"scope": {"name": "turnwise"}, "spans": spans}]}]}

@@ -5,6 +5,8 @@ the record, or in the metadata of its request, says otherwise.
 """
 
 import dataclasses
+import hashlib
+import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -42,18 +44,17 @@ def read_requests(source: Source) -> Iterator[Logged]:
     found: dict[str, _Trajectory] = {}
     ends: dict[bytes, str] = {}  # the trajectory of a conversation
     answers: dict[str, list[Message]] = {}  # conversations by the id of their last answer
+    calls: dict[bytes, str] = {}  # the trajectory of each call that has an id
     rewarded = False
     for where, record in source.records():
         with source.record(where):
             pair = check(_Pair, record, where)
             request, answer = (_body(each or {}) for each in (pair.request, pair.response))
             identity = as_text(answer.get("id"))
-            if identity and identity in answers:
-                source.repeated += 1
-                continue
             metadata = request["metadata"] if isinstance(request.get("metadata"), dict) else {}
             facts = {**metadata, **record}
             check(BatchNumber, {"step": 1 if facts.get("step") is None else facts["step"]}, where)
+            call = _digest([request, answer]) if identity else b""  # ids may be equal by chance
             tools = read_tools(request.get("tools"), f"{where}: request")
             history = _history(request, answers, f"{where}: request", source)
             name = next((as_text(facts[key]) for key in TOGETHER if facts.get(key) is not None), "")
@@ -62,10 +63,16 @@ def read_requests(source: Source) -> Iterator[Logged]:
             failure, message, reason = _failure(pair.response, answer), {}, None
             if failure is None:
                 message, reason = _answer(answer, f"{where}: response", source)
+            if repeated := call in calls:
+                source.repeated, name = source.repeated + 1, calls[call]
+            elif call and failure is None:
+                calls[call] = name
             each = found.setdefault(name, _Trajectory(where, [], {}))
             each.facts |= {key: facts[key] for key in OF_TRAJECTORY if facts.get(key) is not None}
             if facts.get(source.reward or "reward") is not None:
                 each.facts["reward"], rewarded = facts[source.reward or "reward"], True
+            if repeated:
+                continue
             each.failure = failure
             if failure is None:
                 each.responses.append(
@@ -96,6 +103,10 @@ def _keys(messages: Sequence[Message]) -> list[bytes]:
     """Name a conversation up to each message, whether or not reasoning and tools are sent again."""
     said = [{**each, "content": without_reasoning(each["content"]).strip()} for each in messages]
     return history_keys(said)
+
+
+def _digest(value: Any) -> bytes:
+    return hashlib.blake2b(json.dumps(value, sort_keys=True).encode(errors="surrogatepass"), digest_size=16).digest()
 
 
 def _body(given: dict[str, Any]) -> dict[str, Any]:

@@ -1,16 +1,13 @@
 """Turn what a log says into trajectories, with token ids, log-probabilities and entropies if a model is at hand."""
 
-import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from turnwise.base.errors import DataError
-from turnwise.environments.plain import sound_text
 from turnwise.extensions.gateway.errors import BadRequest
 from turnwise.extensions.gateway.messages import history_keys, last_message
-from turnwise.extensions.gateway.outcome import Outcome
 from turnwise.extensions.gateway.prompter import Prompter
-from turnwise.integrations.logs.logged import Logged, Response, continues
+from turnwise.integrations.logs.logged import Logged, continues
 from turnwise.integrations.logs.messages import text_of
 from turnwise.rollout.trajectory import Trajectory, Turn
 
@@ -19,6 +16,8 @@ if TYPE_CHECKING:
 
 NAME_CHARS = 80
 """Maximum length of a task's name made from its prompt (characters)."""
+UNREWARDED = "the log gives no reward"
+"""Failure of a trajectory whose log does not say how it ended."""
 
 
 def in_groups(logged: Sequence[Logged]) -> list[Logged]:
@@ -88,7 +87,7 @@ def _trajectory(logged: Logged) -> Trajectory:
     trajectory.last_observation = last_message(logged.after)
     failure = failure or None  # an empty text tells of none
     if failure is None and outcome is None and not any(response.reward for response in logged.responses):
-        failure = "the log gives no reward"
+        failure = UNREWARDED
     if failure is None and not trajectory.turns:
         failure = "the log has no response"
     if outcome is not None and trajectory.turns:
@@ -99,21 +98,6 @@ def _trajectory(logged: Logged) -> Trajectory:
     trajectory.failure = failure and f"log: {failure}"
     trajectory.ended = "failed" if failure else "truncated" if logged.truncated else "terminated"
     return trajectory
-
-
-def sound(value: Any) -> Any:
-    """Return a value whose texts can be written as UTF-8; JSON allows half surrogate pairs."""
-    if isinstance(value, str):
-        return sound_text(value)
-    if isinstance(value, dict):
-        return {sound(key): sound(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(map(sound, value))
-    if isinstance(value, Logged | Response | Outcome):
-        return dataclasses.replace(
-            value, **{field.name: sound(getattr(value, field.name)) for field in dataclasses.fields(value)}
-        )
-    return value
 
 
 def score(logged: Sequence[Logged], trajectories: Sequence[Trajectory], policy: "Policy", settings: Any) -> None:

@@ -13,7 +13,7 @@ from turnwise.environments.settings import IMPORTED
 from turnwise.integrations.logs.formats import format_of, read_log
 from turnwise.integrations.logs.logged import Logged
 from turnwise.integrations.logs.source import NAMED, Source
-from turnwise.integrations.logs.trajectories import in_groups, make_trajectories, score
+from turnwise.integrations.logs.trajectories import UNREWARDED, in_groups, make_trajectories, score
 from turnwise.integrations.recorded import RecordedRun
 from turnwise.rollout.trajectory import Trajectory
 
@@ -117,7 +117,7 @@ def _summary(kind: str, steps: Sequence[Sequence[Trajectory]], source: Source, *
             if trajectory.usable:
                 known.append(trajectory.reward)
     turns = [turn for trajectory in every for turn in trajectory.turns]
-    unrewarded = sum(trajectory.failure == "log: the log gives no reward" for trajectory in every)
+    unrewarded = sum(trajectory.failure == f"log: {UNREWARDED}" for trajectory in every)
     missing = []
     if silent := sum(not trajectory.turns for trajectory in every):
         missing.append(f"responses of {silent} of {len(every)} trajectories: they get no credit")
@@ -129,6 +129,10 @@ def _summary(kind: str, steps: Sequence[Sequence[Trajectory]], source: Source, *
     if not scored and (lacking := [name for name, known in unknown.items() if not known]):
         names = f"{', '.join(lacking[:-1])} and {lacking[-1]}" if len(lacking) > 1 else lacking[0]
         missing.append(f"{names}: --score MODEL computes them for methods such as empg")
+    causes = [each.failure for each in every if each.failure and each.failure != f"log: {UNREWARDED}" and each.turns]
+    if causes:
+        named = "; ".join(dict.fromkeys(cause.removeprefix("log: ") for cause in causes[:NAMED]))
+        missing.append(f"credit of {len(causes)} of {len(every)} trajectories, which failed: {named}")
     if unrewarded:
         missing.append(f"the reward of {unrewarded} of {len(every)} trajectories: they get no credit")
     return Imported(

@@ -184,7 +184,8 @@ def check_harness(
         raise RunError(f"no task of {len(tasks)} could be played: {common_failure(first)}")
     given = [_given(starts[number], first[number]) for number in good]
     second = play_starts(given, make_request(models, Harnesses(settings, again), rollout, **how))
-    key = import_named(settings.state_key) if settings.state_key else last_message
+    name = import_named(settings.state_key) if settings.state_key else last_message
+    key = lambda call: name(call.messages) if call.state_key is None else call.state_key  # noqa: E731
     prompts = prompts_again = states = repeated = agree = 0
     differences: list[Divergence] = []
     for place, number in enumerate(good):
@@ -194,7 +195,7 @@ def check_harness(
         reordered = any(each.where == ORDER for each in found)  # which a replay may be
         equal = [reordered or (one.messages, one.tools) == (other.messages, other.tools) for one, other in pairs]
         prompts, prompts_again = prompts + len(calls), prompts_again + sum(equal)
-        states += sum(key(one.messages) == key(other.messages) for one, other in pairs)
+        states += sum(key(one) == key(other) for one, other in pairs)
         same = second[place].failure is None and second[place].reward == first[number].reward
         agree += same
         repeated += same and all(equal) and len(calls) == len(others)
