@@ -8,7 +8,7 @@ import uuid
 from typing import Any
 
 import pytest
-from tests.gateway.asking import ask, user
+from tests.gateway.asking import ask, post, user
 from tests.gateway.late import Late, play
 from tests.gateway.test_agents import models_of
 from tests.rollout import chat_models
@@ -58,6 +58,14 @@ def tell_in_any_order(task: Any, endpoint: Any) -> float:
 
 
 COUNT = itertools.count()
+
+
+def name_the_rooms(task: Any, endpoint: Any) -> float:
+    """Texts vary, and the header says that the states do not."""
+    for number in range(2):
+        content = {"messages": [user(f"It is {uuid.uuid4()} in room {number}")]}
+        post(endpoint, "chat/completions", content, **{"X-Turnwise-State-Key": f"room {number}"})
+    return 0.5
 
 
 def count_up(task: Any, endpoint: Any) -> float:
@@ -220,6 +228,11 @@ def test_calls_have_the_ids_that_they_had_when_they_are_answered_from_the_record
     found = check_harness(settings, [0, 1], ["0", "1"], models, ROLLOUT)
     assert [str(each) for each in found.differences] == []
     assert (found.repeated, found.prompts) == (2, 4)
+
+
+def test_states_that_the_harness_names_are_compared_by_their_names():
+    found = checked("name_the_rooms")
+    assert (found.states, found.prompts_again, found.prompts) == (6, 0, 6)
 
 
 SIZES = ("model.hidden_size=16", "model.num_layers=1", "model.num_heads=2", "model.max_context=128")

@@ -45,6 +45,22 @@ def test_idle_sessions_make_room_for_others_and_continue_as_if_they_had_not(n):
     assert two_calls_each(2, n=n) == two_calls_each(None, n=n)
 
 
+def test_a_request_with_a_seed_is_answered_alike_whatever_came_before():
+    async def play(number: int) -> list[list[int]]:
+        policy = color_policy(spread=0.1)
+        engine = LocalEngine(policy.model)
+        session = Session(serving(policy.format, engine, max_context=64, fixed=False), number)
+        for _ in range(number):
+            await session.respond(call([user("say blue")]))
+        replies, _ = await session.respond(call([user("say red")], n=3, seed=5, temperature=5.0))
+        await engine.aclose()
+        return [reply.generation.token_ids for reply in replies]
+
+    first, second = (asyncio.run(play(number)) for number in (0, 2))
+    assert first == second
+    assert len({tuple(ids) for ids in first}) > 1
+
+
 @pytest.mark.parametrize("how", ["reward", "end"])
 def test_a_response_that_comes_after_the_reward_is_no_turn(how):
     async def play():

@@ -155,3 +155,35 @@ def test_a_function_gives_conversations_too():
 def test_a_file_without_a_response_is_refused(tmp_path):
     with pytest.raises(DataError, match="holds no message of an assistant"):
         read_conversations(logged(tmp_path, {"messages": [user("a")]}))
+
+
+THOUGHTFUL = {
+    "messages": [user("red"), assistant("go", reasoning_content="It is red."), user("blue"), assistant("look")]
+}
+IN_TAGS = {"messages": [user("red"), assistant("<think>\nIt is red.\n</think>\n\ngo"), user("b"), assistant("look")]}
+
+
+@pytest.mark.parametrize("line", [THOUGHTFUL, IN_TAGS])
+@pytest.mark.parametrize("family", ["smollm2", "qwen2_5", "qwen3", "tiny-chat"])
+def test_reasoning_is_imitated_and_no_part_of_the_message(family, line, tmp_path):
+    fmt = fmt_of(family)
+    told = [fmt.text(ids) for ids, told in encode(conversation(tmp_path, line), fmt, Prompter(fmt)) if told]
+    begun = "" if fmt.opens_reasoning else "<think>\n"
+    if family != "tiny-chat":  # which has no words for it
+        assert told[0] == f"{begun}It is red.\n</think>\n\ngo"
+    assert told[-1].removeprefix("</think>").strip() == "look"
+
+
+def test_calls_and_refusals_of_older_requests_are_read(tmp_path):
+    call = {"name": "look", "arguments": '{"at": "\\ud800"}'}
+    messages = [user("a"), assistant(None, function_call=call), user("b"), assistant(None, refusal="No.")]
+    read = conversation(tmp_path, {"messages": messages, "tools": [{**TOOL, "note": "\ud800"}]}).messages
+    assert read[1] == assistant("", tool_calls=[{"function": {"name": "look", "arguments": {"at": "?"}}}])
+    assert read[3] == assistant("No.")
+
+
+def test_silence_is_not_imitated(tmp_path):
+    fmt = make_format("qwen2_5")
+    for message in (assistant(None), assistant("<think>\nhm\n</think>\n\n")):
+        with pytest.raises(DataError, match=r"line 1, messages\[1\]: it says nothing; leave it out, or give it the"):
+            encode(conversation(tmp_path, {"messages": [user("a"), message]}), fmt, Prompter(fmt))

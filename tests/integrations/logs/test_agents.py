@@ -273,3 +273,13 @@ def test_the_command_names_the_formats_of_the_table():
 
     assert import_log.KINDS == READ
     assert import_log.WRITTEN == WRITTEN
+
+
+def test_a_repeated_call_may_bring_the_reward_and_another_of_its_id_counts(tmp_path):
+    calls = [pair([{"role": "user", "content": "q"}], {"role": "assistant", "content": each}) for each in "ab"]
+    for each in calls:
+        each["response"]["id"] = "chatcmpl-7"
+    found, missing = read(lines(tmp_path / "calls.jsonl", calls[0], {**calls[0], "reward": 0.5}, calls[1]))
+    assert said(found) == [["a"], ["b"]]
+    assert found[0].reward == 0.5
+    assert "1 that were there before, and count once" in missing

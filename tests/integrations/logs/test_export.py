@@ -13,6 +13,7 @@ from tests.needs import needs
 
 from turnwise.commands.cli import main
 from turnwise.config import parse_config
+from turnwise.extensions.gateway.taught import read_conversations
 from turnwise.integrations.logs.export import export
 from turnwise.integrations.logs.formats import read_log
 from turnwise.integrations.logs.trajectories import make_trajectories
@@ -324,3 +325,25 @@ def test_what_is_not_written_is_said():
     (said, *_) = export(path, Path("b.jsonl"), "opentelemetry").missing
     assert "trajectories without a response" in said
     assert "messages after the last response" in said
+
+
+def test_what_the_model_did_not_say_is_not_imitated_from_an_export():
+    messages = [
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "content": "WRONG", "weight": 0},
+        {"role": "user", "content": "p"},
+        {"role": "assistant", "content": "own"},
+    ]
+    for kind in ("sft", "chat"):
+        export(lines(Path("log.jsonl"), {"messages": messages, "reward": 1.0}), Path(f"{kind}.jsonl"), kind)
+        (read,) = read_conversations(f"{kind}.jsonl")
+        assert [read.messages[place]["content"] for place in read.imitated] == ["own"], kind
+
+
+def test_spans_keep_failures_states_and_validity():
+    told = ask("a", 1.0, failure="sandbox died")
+    told["messages"][1] |= {"state_key": "room", "valid": False}
+    export(lines(Path("log.jsonl"), told), Path("spans.jsonl"), "opentelemetry")
+    ((found,), _) = read_log(Path("spans.jsonl"))
+    (turn,) = make_trajectories([found])[0].turns
+    assert (found.failure, turn.state_key, turn.valid) == ("sandbox died", "room", False)

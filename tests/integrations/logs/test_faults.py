@@ -13,7 +13,7 @@ from turnwise.commands.cli import main
 from turnwise.config import load_config
 from turnwise.integrations.logs.formats import read_log
 from turnwise.integrations.logs.trajectories import make_trajectories
-from turnwise.integrations.logs.write import not_kept
+from turnwise.integrations.logs.write import import_log, not_kept
 from turnwise.rollout.trajectory import Trajectory
 
 CASES = Path(__file__).parents[3].parent / "shared" / "cases"
@@ -307,3 +307,18 @@ def test_cases_that_people_met(case):
     assert sum(each.usable for each in found) == usable
     assert len(missing) == notes
     assert all(turn.response for each in found for turn in each.turns)
+
+
+def test_records_that_share_an_id_by_chance_are_all_read(tmp_path):
+    """Servers draw ids from 999 numbers, and evaluations number the samples of each task from 1."""
+    samples = [sample(), sample(target="other", messages=[{"role": "user", "content": "p"}, *sample()["messages"][1:]])]
+    assert len(read(write(tmp_path / "log.json", {"eval": {}, "samples": samples}))[0]) == 2
+    results = [verifiers(trajectory_id="a"), verifiers(trajectory_id="a", reward=0.25)]
+    assert len(read(lines(tmp_path / "results.jsonl", *results))[0]) == 2
+
+
+def test_failed_trajectories_are_named(tmp_path):
+    told = [line({"content": "a"}), line({"content": "b"}, failure="sandbox died")]
+    out = tmp_path / "run"
+    found = import_log(lines(tmp_path / "log.jsonl", *told), out)
+    assert "credit of 1 of 2 trajectories, which failed: sandbox died" in found.missing
