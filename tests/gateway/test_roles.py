@@ -240,6 +240,23 @@ def test_a_step_is_divided_by_roles():
     assert sorted(order.tolist()) == [*range(7)]
 
 
+ROLES_OF_AN_AGENT: dict[str, Any] = {
+    "model": {"name": "x", "train": "lora", "adapters": ["a"]},
+    "harness": {"run": "a:b"},
+}
+
+
+@pytest.mark.parametrize("names", [("0", "1"), ("layers", "self_attn"), ("lora_A", "lora_B")])
+def test_a_role_may_have_the_name_of_a_part_of_the_model(names):
+    settings = ModelConfig(name=str(chat_model("qwen2_5")), train="lora", lora_rank=4, adapters=names)
+    model = pretrained_policy(settings, PromptConfig(), seed=0).model
+    of_each = [adapter_weights(model, name) for name in names]
+    assert len(of_each[0]) == len(of_each[1]) > 0
+    every = {id(weight) for name, weight in model.named_parameters() if "lora_" in name}
+    assert every == {id(weight) for own in of_each for weight in own}
+    assert len(every) == sum(map(len, of_each))
+
+
 @pytest.mark.parametrize(
     ("more", "told"),
     [
@@ -251,6 +268,12 @@ def test_a_step_is_divided_by_roles():
             {"model": {"name": "x", "train": "lora", "adapters": ["a"]}, "harness": {"run": "a:b"}, "critic": {}},
             "a critic would read the states of all roles",
         ),
+        ({**ROLES_OF_AN_AGENT, "monitor": {}}, r"and \[monitor\] scores all responses with one model"),
+        (
+            {**ROLES_OF_AN_AGENT, "update": {"passes": {"name": "seeupo"}}},
+            "and update.passes.name='seeupo' makes a pass with them for every turn",
+        ),
+        ({"model": {"name": "x", "train": "lora", "adapters": ["default"]}}, "not 'default'"),
         (
             {
                 "model": {"name": "x", "train": "lora", "adapters": ["a"]},

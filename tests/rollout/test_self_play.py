@@ -1,6 +1,7 @@
 """Self-play: seats as trajectories, past selves, fixed opponents, and what steps learn from."""
 
 import asyncio
+import gc
 import shutil
 
 import numpy as np
@@ -206,6 +207,29 @@ def test_a_past_self_plays_with_the_weights_of_its_step():
         assert sampled == pytest.approx(now if one.learns else then, abs=1e-3)
         assert sampled != pytest.approx(then if one.learns else now, abs=1e-3)
     assert {one.learns for one in played} == {True, False}
+
+
+def test_a_group_that_replaces_another_leaves_the_past_selves_that_play_as_they_are():
+    """One model for all of them would give the first engine the weights of the second."""
+    made, own = collector(past=1.0, every=1, keep=5), models()
+    layer = POLICY.model.get_output_embeddings().weight
+    engines = []
+    for version in range(3):
+        made._remember(own, version)
+        with torch.no_grad():
+            layer.mul_(-1.0)
+    for version, kept in made._selves[:2]:
+        engines.append(made._past_engine(own, version, kept))
+    heads = [engine.model.get_output_embeddings().weight for engine in engines]
+    assert torch.equal(heads[0], -heads[1])
+    again = made._past_engine(own, *made._selves[0])
+    assert again.model is engines[0].model
+    idle = engines[1].model
+    del engines[1:]
+    gc.collect()
+    assert made._past_engine(own, *made._selves[2]).model is idle
+    with torch.no_grad():
+        layer.mul_(-1.0)  # as it was
 
 
 # -- trained -----------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from tests.rollout.fake_vllm import GENERATE, FakeVllm
@@ -150,6 +151,25 @@ def test_an_answer_of_another_form_is_said_in_a_line(fake, path, answer, wrong, 
     with pytest.raises(EngineLost, match=re.escape(f"does not answer as vLLM 0.32 and newer do ({wrong}")) as raised:
         play(make_engine(fake), {0: [1, 2]})
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("path", ["/pause", "/collective_rpc", "/update_weight_version", "/resume"])
+def test_an_update_of_which_one_request_fails_is_made_whole(fake, path, monkeypatch):
+    """A server that had the version, and was still paused, would have been taken for ready."""
+    real, failed = fake.answer, []
+
+    def once(asked: str, body: Any) -> Any:
+        if asked == path and not failed:
+            failed.append(asked)
+            return 503, {"error": "busy"}
+        return real(asked, body)
+
+    engine = make_engine(fake)
+    monkeypatch.setattr(fake, "answer", once)
+    asyncio.run(engine.update_weights())
+    assert failed
+    assert not fake.paused
+    assert play(engine, {0: [1, 2]})
 
 
 def test_an_update_waits_until_the_cache_is_emptied(fake):

@@ -354,3 +354,11 @@ def test_tokens_of_a_measure_are_those_of_its_own_passes(tmp_path):
         folder = train(config_of(tmp_path, critic, run={"steps": 1, "name": name}, update=update))
         tokens[name] = metrics_of(folder, 1)["measure/value_tokens"]
     assert tokens["along"] == tokens["engine"] == 0 < tokens["after"] == tokens["own"]
+
+
+def test_the_value_loss_is_that_of_the_passes_with_the_policy(tmp_path, monkeypatch):
+    """Those of further passes of the critic alone have other metrics beside it."""
+    monkeypatch.setattr("turnwise.train.update.teach_alone", lambda *_: {"value_loss": 99.0, "further": 1.0})
+    told = metrics_of(train(config_of(tmp_path, {"extra_epochs": 1}, run={"steps": 1})), 1)
+    assert 0 < told["update/value_loss"] < 99
+    assert told["update/further"] == 1

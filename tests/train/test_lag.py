@@ -23,10 +23,12 @@ from turnwise.objective.policy import PolicyTerm
 from turnwise.objective.settings import UpdateConfig
 from turnwise.objective.terms import Pass, StepView
 from turnwise.rollout.collectors import make_collector
+from turnwise.rollout.experience import lag_metrics
 from turnwise.rollout.gate import Gate, VisitedEngine
 from turnwise.rollout.pool import Pool
 from turnwise.rollout.record import read_rollouts
 from turnwise.rollout.settings import RolloutConfig
+from turnwise.rollout.trajectory import Trajectory, Turn
 from turnwise.train.checkpoint import latest_checkpoint, load_checkpoint
 from turnwise.train.display import Display
 from turnwise.train.folder import RunFolder
@@ -196,3 +198,9 @@ def test_what_cannot_be_played_ahead_is_refused(tmp_path, sections, message):
     sections = {name: {"max_new_tokens": 3, **each} if name == "rollout" else each for name, each in sections.items()}
     with pytest.raises(ConfigError, match=message):
         small_config(tmp_path, **sections)
+
+
+def test_a_turn_whose_engine_failed_was_sampled_by_no_weights():
+    turns = [Turn("", "", [1], [2], [0.0], "", True, version=4), Turn("", "", [1], [], [], "", False)]
+    told = lag_metrics([Trajectory(0, "t", turns)], step=6)
+    assert told == {"lag_mean": 1.0, "lag_max": 1.0, "spans_versions_frac": 0.0}

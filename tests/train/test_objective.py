@@ -6,6 +6,7 @@ import pytest
 from tests.toys import small_config
 from tests.train.test_loop import assert_same_run, steps
 
+from turnwise.objective.gradient import clip_groups
 from turnwise.train.checkpoint import latest_checkpoint, load_checkpoint
 from turnwise.train.loop import train
 
@@ -64,3 +65,17 @@ def test_a_run_that_was_interrupted_remembers_past_entropies(tmp_path, update):
         assert state["objective"]["policy"].keys() == {"first", "raising"}
     assert_same_run(train(half, resume=half.run_folder), whole)
     assert len(steps(whole)) == 6
+
+
+def test_the_norm_is_the_mean_of_those_of_the_steps_that_were_taken(tmp_path, monkeypatch):
+    """With more mini-batches than trajectories, some are empty."""
+    norms = []
+
+    def watched(optimizer: Any, most: float) -> float:
+        norms.append(clip_groups(optimizer, most))
+        return norms[-1]
+
+    monkeypatch.setattr("turnwise.train.update.clip_groups", watched)
+    (record,) = steps(train(small_config(tmp_path, run={"steps": 1}, update={"mini_batches": 100, "epochs": 2})))
+    assert 2 <= len(norms) < 200
+    assert record["update/grad_norm"] == pytest.approx(sum(norms) / len(norms))

@@ -19,7 +19,7 @@ from turnwise.rollout.trajectory import Trajectory, Turn
 from turnwise.train.folder import RunFolder
 from turnwise.train.loop import train
 from turnwise.train.traces import as_messages, shown
-from turnwise.train.trackers import check_trackers, display_name, identity
+from turnwise.train.trackers import _TensorBoard, check_trackers, display_name, identity
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "wandb", "trackio", "mlflow"])
@@ -167,6 +167,24 @@ def test_tensorboard_reads_back_what_was_logged(tmp_path):
     shown = [(event.step, event.value) for event in events.Scalars("rollout/success")]
     assert [step for step, _ in shown] == [step for step, _ in told] == [1, 2, 3]
     assert [value for _, value in shown] == pytest.approx([value for _, value in told])
+
+
+@needs("tensorboard")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("saved", [0, 2])
+def test_steps_that_are_made_again_replace_those_before(tmp_path, saved):
+    """Also where no checkpoint was saved before the run was killed."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    for start, value in ((0, 0.1), (saved, 0.9)):
+        writer = _TensorBoard(tmp_path, start)
+        for step in range(start + 1, 5):
+            writer.log(step, {"x": value})
+        writer.close()
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    told = [(event.step, round(event.value, 3)) for event in events.Scalars("x")]
+    assert told == [(step, 0.1 if step <= saved else 0.9) for step in range(1, 5)]
 
 
 @needs("wandb")

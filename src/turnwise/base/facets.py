@@ -30,6 +30,7 @@ class Facet(enum.Enum):
     LOSS = "the trainer computes the loss"
     ENTROPY = "entropies of the policy are known"
     UNFROZEN = "the policy's own weights are trained"
+    ALIKE = "the same weights give all responses of a trajectory"
 
 
 @dataclasses.dataclass(frozen=True)

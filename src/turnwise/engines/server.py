@@ -167,9 +167,9 @@ class ServerEngine:
                 ) from error
             if not (await server.post("/reset_prefix_cache", Done)).success:
                 raise Unanswered("its prefix cache is in use")
-            # The version is set last: after any failure, the next try starts over.
-            await server.tell("/update_weight_version", json={"new_version": self._version})
             await server.tell("/resume")
+            # The version is set last: after any failure, the next try starts over. What is generated before is refused.
+            await server.tell("/update_weight_version", json={"new_version": self._version})
 
     async def _call(self, method: str, **arguments: Any) -> None:
         """Call a method of vLLM's workers."""

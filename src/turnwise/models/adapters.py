@@ -67,7 +67,8 @@ def use_adapter(model: Any, name: str | None) -> None:
 
 def adapter_weights(model: Any, role: str) -> list[torch.nn.Parameter]:
     """Return the weights of a role's adapter."""
-    return [weight for name, weight in model.named_parameters() if f".{role}." in name and "lora_" in name]
+    ends = tuple(f".{part}.{role}.weight" for part in ("lora_A", "lora_B"))
+    return [weight for name, weight in model.named_parameters() if name.endswith(ends)]
 
 
 def begin_alike(model: Any) -> None:

@@ -77,9 +77,14 @@ class ModelConfig(Section):
             raise ValueError(f"model.adapters needs model.train='lora', got {self.train!r}; set it")
         if self.adapters and self.gradient_checkpointing:
             raise ValueError("model.gradient_checkpointing would compute again with another role's adapter; remove it")
-        if len(set(self.adapters)) < len(self.adapters) or not all(map(ADAPTER.fullmatch, self.adapters)):
+        if (
+            len(set(self.adapters)) < len(self.adapters)
+            or not all(map(ADAPTER.fullmatch, self.adapters))
+            or "default" in self.adapters  # peft's name of an adapter without a role
+        ):
             raise ValueError(
-                f"model.adapters={list(self.adapters)}: expected names of letters, digits, - and _, once each"
+                f"model.adapters={list(self.adapters)}: expected names of letters, digits, - and _, once each, not "
+                "'default'"
             )
         defaults = {name: type(self).model_fields[name].default for name in ONLY_TINY}
         if self.name not in TINY and (set_ := [name for name in ONLY_TINY if getattr(self, name) != defaults[name]]):
@@ -93,7 +98,7 @@ class ModelConfig(Section):
         return self
 
     def check_recipe(self, recipe: Any) -> None:
-        """Raise a ValueError if nobody names the roles of adapters, or something reads one pass of one model."""
+        """Raise a ValueError if nobody names the roles of adapters, or a critic reads the states of one model."""
         if not self.adapters:
             return
         if not broken(Facet.TURNS, recipe.parts()):
@@ -108,7 +113,8 @@ class ModelConfig(Section):
         if self.train == "lora":
             yield Part("model.train='lora'", {Facet.UNFROZEN: "trains adapters alone"})
         if self.adapters:
-            yield Part("model.adapters", {Facet.REPLAY: "learns from the turns of each role apart"})
+            apart = {Facet.REPLAY: "learns from the turns of each role apart", Facet.ALIKE: "has weights per role"}
+            yield Part("model.adapters", apart)
         if self.train != "full":
             yield Part(f"model.train={self.train!r}", needs={Facet.HERE: "chooses among them"}, mend="set it to full")
 

@@ -104,9 +104,13 @@ def spreads(trajectories: Sequence[Trajectory], used_G: np.ndarray) -> np.ndarra
 
 
 def lag_metrics(trajectories: Sequence[Trajectory], step: int) -> dict[str, float]:
-    """Compute how many training steps the weights that sampled the turns are behind those at the start of the step."""
-    lag = np.array([step - 1 - turn.version for trajectory in trajectories for turn in trajectory.turns] or [0])
-    spans = [len({turn.version for turn in trajectory.turns}) > 1 for trajectory in trajectories]
+    """Compute how many training steps the weights that sampled the turns are behind those at the start of the step.
+
+    A turn without a response, whose engine failed, has none.
+    """
+    versions = [[turn.version for turn in trajectory.turns if turn.response_ids] for trajectory in trajectories]
+    lag = np.array([step - 1 - version for own in versions for version in own] or [0])
+    spans = [len({*own}) > 1 for own in versions]
     return {"lag_mean": float(lag.mean()), "lag_max": float(lag.max()), "spans_versions_frac": float(np.mean(spans))}
 
 

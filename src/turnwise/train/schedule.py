@@ -1,5 +1,7 @@
 """Schedule the learning rate and the mini-batches of a step."""
 
+from typing import Any
+
 import numpy as np
 
 from turnwise.base.streams import Stream
@@ -20,6 +22,12 @@ def mini_batches(
     units = generator.permutation(np.unique(unit_N[matters_N]))
     parts = [np.flatnonzero(np.isin(unit_N, part)) for part in np.array_split(units, count)]
     return [part for part in parts if len(part)]
+
+
+def set_learning_rate(optimizer: Any, settings: UpdateConfig, step: int, steps: int) -> None:
+    """Give all weights the learning rate of a step, counted from 1."""
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate(settings, step, steps)
 
 
 def learning_rate(settings: UpdateConfig, step: int, steps: int) -> float:

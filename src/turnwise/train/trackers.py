@@ -115,7 +115,7 @@ class _TensorBoard:
     def __init__(self, folder: Path, start: int):
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer = SummaryWriter(str(folder), purge_step=start + 1 if start else None)
+        self._writer = SummaryWriter(str(folder), purge_step=start + 1)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         for name, value in metrics.items():

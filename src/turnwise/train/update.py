@@ -21,9 +21,10 @@ from turnwise.objective.terms import Loss, Pass, StepView
 from turnwise.objective.tokens import Sequences, States, generated_logprobs
 from turnwise.objective.values import ValueTerm
 from turnwise.train.critic import states_of, teach_alone
-from turnwise.train.schedule import draws, learning_rate, mini_batches
+from turnwise.train.schedule import draws, mini_batches, set_learning_rate
 
 METRICS = ("grad_norm", "clipped_frac", "kl_old", "log_ratio_abs", "kl_reference", "loss")
+NORMS = ("grad_norm", "critic_grad_norm", "clip_damping")  # means over the optimiser steps that were taken
 """Metrics of every update, 0 if no loss term provides them."""
 
 
@@ -105,12 +106,8 @@ class Learner:
         if changed := critic is not None:  # it learns from here on
             before_change()
         objective, sequences = self.prepare(measured, credit, step)
-        units_N = sequences.whole_trees(objective.unit_N)
-        totals: dict[str, float] = dict.fromkeys(METRICS, 0.0)
-        generator = draws(self.seed, step)
-        num_steps = settings.epochs * settings.mini_batches
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(settings, step, self.steps)
+        totals, generator = dict.fromkeys(METRICS, 0.0), draws(self.seed, step)
+        set_learning_rate(optimizer, settings, step, self.steps)
 
         def loss_of(sequence_indices: np.ndarray, loss: Loss = objective.loss) -> tuple[torch.Tensor, dict[str, float]]:
             where = torch.from_numpy(sequences.token_index(sequence_indices))
@@ -143,7 +140,9 @@ class Learner:
                 return totals | metrics
         model.train()
         for _ in range(settings.epochs):
-            for part in mini_batches(objective.matters_N, units_N, settings.mini_batches, generator):
+            units_N = sequences.whole_trees(objective.unit_N)
+            parts = mini_batches(objective.matters_N, units_N, settings.mini_batches, generator)
+            for part in parts:
                 damping = {}
                 if objective.missing:
                     spend(functools.partial(accumulate, part, objective.missing))
@@ -164,11 +163,12 @@ class Learner:
                     changed = True
                 optimizer.step()
                 for name, value in (sums | {"grad_norm": norm}).items():
-                    totals[name] = totals.get(name, 0.0) + value / num_steps
+                    num_parts = len(parts) if name in NORMS else settings.mini_batches
+                    totals[name] = totals.get(name, 0.0) + value / (settings.epochs * num_parts)
         model.eval()
         if below := kept_states(model):
             below.end_update()
-        return totals | metrics
+        return metrics | totals
 
     def prepare(self, measured: Measured, credit: Trace, step: int) -> tuple[StepLoss, Sequences]:
         """Prepare the loss of a step, and its sequences with those of its lesson."""

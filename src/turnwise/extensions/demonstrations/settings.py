@@ -36,6 +36,11 @@ class TaughtConfig(DemonstrationsConfig, kind="hpt"):
     beside: bool = False
     """Also learn from a taught group's own trajectories. HPT learns from the demonstration alone."""
 
+    def parts(self) -> Iterator[Part]:
+        """Return what the demonstrations break and need; see `turnwise.base.facets`."""
+        for part in super().parts():
+            yield Part(part.setting, part.breaks, {**part.needs, Facet.ALIKE: "teaches one model"})
+
     def check_recipe(self, recipe: Any) -> None:
         """Raise a ValueError if groups are too small for the gate."""
         if self.gate > recipe.rollout.group_size:

@@ -5,7 +5,7 @@ from typing import Literal
 
 import pydantic
 
-from turnwise.base.facets import Facet, Part
+from turnwise.base.facets import Facet, Part, for_all
 from turnwise.base.section import Section
 
 PASS = "makes a pass with them for every turn"
@@ -24,4 +24,5 @@ class PassesConfig(Section):
 
     def parts(self) -> Iterator[Part]:
         """Return what the passes break and need; see `turnwise.base.facets`."""
-        yield Part(f"update.passes.name={self.name!r}", {Facet.UPDATE: "updates turn by turn"}, {Facet.HERE: PASS})
+        needs = for_all(PASS, Facet.HERE, Facet.ALIKE)
+        yield Part(f"update.passes.name={self.name!r}", {Facet.UPDATE: "updates turn by turn"}, needs)

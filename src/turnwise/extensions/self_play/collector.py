@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -111,7 +112,7 @@ class SelfPlay(Independent):
         self._train = train
         self._every, self._keep = every, keep
         self._selves: list[tuple[int, bytes]] = []  # version and weights; bytes, which copies of the state share
-        self._past_model: Any = None  # a transformers.PreTrainedModel
+        self._past: list[_PastSelf] = []
 
     def check_suite(self, suite: Any, environment: str) -> None:
         """Check that an environment has seats for the players.
@@ -201,17 +202,23 @@ class SelfPlay(Independent):
         while isinstance(engine, (Gate, VisitedEngine)):
             engine = engine.engine
         assert isinstance(engine, LocalEngine), "Config refuses other engines"
-        if self._past_model is None:
-            self._past_model = copy.deepcopy(policy.model)
-        self._past_model.load_state_dict(load(weights), strict=False)
+        own = next((each for each in self._past if each.version == version), None)
+        if own is None:  # a model that plays keeps its weights: groups replace others while the rest still play
+            own = next((each for each in self._past if not each.engines), None)
+            if own is None:
+                own = _PastSelf(copy.deepcopy(policy.model))
+                self._past.append(own)
+            own.model.load_state_dict(load(weights), strict=False)
+            own.version = version
         past = LocalEngine(
-            self._past_model,
+            own.model,
             rounded=engine.copy_dtype == torch.bfloat16,
             decode=engine.decode,
             patience=engine.patience,
             graphs=engine.graphs,
         )
         past.version = version
+        own.engines.add(past)
         return past
 
     def state_dict(self) -> dict[str, Any]:
@@ -220,7 +227,16 @@ class SelfPlay(Independent):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the past selves that `state_dict` returned."""
-        self._selves = [(int(version), weights) for version, weights in state["selves"]]
+        self._selves, self._past = [(int(version), weights) for version, weights in state["selves"]], []
+
+
+@dataclasses.dataclass(eq=False, slots=True)
+class _PastSelf:
+    """A model with the weights of a past self, and the engines of groups that it plays in."""
+
+    model: Any  # a transformers.PreTrainedModel
+    version: int = -1
+    engines: "weakref.WeakSet[Engine]" = dataclasses.field(default_factory=weakref.WeakSet)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
