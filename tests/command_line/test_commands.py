@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.command_line.outcomes import tree
+from tests.command_line.outcomes import refused, tree
 from tests.command_line.settings import COMMAND, QUICK
 from turnwise.base import heartbeat
 from turnwise.commands.cli import main
@@ -50,6 +50,30 @@ def test_eval_in_another_environment_takes_its_options(finished, here, capsys):
     arguments = ["--environment", "doors:Door", "environment.options.width=5", "--episodes", "2"]
     assert main(["eval", str(finished), *arguments]) == 0
     assert json.loads(capsys.readouterr().out)[0]["success"] == 1.0
+
+
+def test_what_an_environment_prints_is_no_part_of_the_results(finished, here, capsys):
+    told = "class Loud(Door):\n    def start(self):\n        print('DEBUG')\n        return 'the door'\n"
+    Path("loud.py").write_text(f"from doors import Door\nprint('LOADED')\n{told}")
+    assert main(["eval", str(finished), "--environment", "loud:Loud", "--episodes", "2"]) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)[0]["episodes"] == 2
+    assert said.err.count("DEBUG") == 2
+    agent = "import tests.gateway.late\ndef agent(task, endpoint):\n    print('HELLO')\n"
+    Path("agent.py").write_text(agent + "    return tests.gateway.late.play(task, endpoint)\n")
+    tiny = [setting for setting in QUICK if setting.startswith("model.")]
+    game = ["environment.name=tests.gateway.late:FewLate", "--tasks", "2", "--json"]
+    assert main(["check-harness", "agent:agent", *game, *tiny]) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["tasks"] == 2
+    assert said.err.count("HELLO") == 4
+
+
+def test_a_run_that_cannot_be_written_is_not_played_in_vain(finished, capsys, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: not (Path(path) == finished and mode == os.W_OK))
+    for command in (["analyse", "fidelity"], ["audit"]):
+        said = refused(capsys, *command, str(finished))
+        assert f"{finished} cannot be written, where continuations are kept; copy the run" in said
 
 
 def test_eval_in_markdown_and_what_comes_next(finished, capsys):

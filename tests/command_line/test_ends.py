@@ -1,6 +1,7 @@
 """How a command ends that cannot go on: interrupted, without disk, or by a fault of ours."""
 
 import errno
+import importlib
 import os
 import signal
 import subprocess
@@ -39,12 +40,60 @@ def test_an_interrupted_run_says_where_it_goes_on(during, finished, capsys, monk
 
 
 def test_a_fault_of_ours_is_a_traceback(here, monkeypatch):
-    def wrong(*args, **kwargs):
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(loop, "train", wrong)
-    with pytest.raises(ZeroDivisionError):
+    monkeypatch.setattr(loop, "train", lambda *_, **__: None)  # whose folder it then asks for
+    with pytest.raises(AttributeError, match="'NoneType' object has no attribute 'path'"):
         main(["train", "tiny.toml"])
+
+
+OWN = """
+import json
+
+class Tasks:
+    def __init__(self, config): pass
+    def tasks(self, split): return {tasks}
+    def words(self): return json.loads("[")
+    def environment(self, task): ...
+"""
+
+
+@pytest.mark.parametrize("arguments", [["train", "run.name=own"], ["play"], ["check-harness"]])
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("raise SystemExit(4)", "'own' ends the program when it is imported (sys.exit(4)); put what it runs as a"),
+        (OWN.format(tasks="[1 / 0]"), "own.py:6, in tasks: ZeroDivisionError: division by zero\n"),
+        (OWN.format(tasks="None"), "tasks('train') returned NoneType, expected a list of tasks\n"),
+        (OWN.format(tasks="[1]").replace("config): pass", "config): open('gone')"), "own.py:5, in __init__: FileNot"),
+    ],
+)
+def test_what_fails_in_code_of_the_users_is_named_in_a_line(arguments, code, told, here, capsys, monkeypatch):
+    Path("own.py").write_text(code)
+    monkeypatch.delitem(sys.modules, "own", raising=False)
+    importlib.invalidate_caches()
+    name = "own:Tasks" if arguments == ["play"] else "environment.name=own:Tasks"
+    more = [] if arguments == ["play"] else ["warmstart.steps=0"]
+    if arguments == ["check-harness"]:
+        arguments, more = [*arguments, "tests.gateway.late:play"], []
+    elif arguments == ["play"]:
+        told = told.replace("'train'", "'valid'")
+    assert main([*arguments, name, *more]) == 2
+    err = capsys.readouterr().err
+    assert told in err
+    assert "Traceback" not in err
+
+
+def test_words_that_cannot_be_read_are_named_too(here, capsys, monkeypatch):
+    """The deepest frame is Python's own, which the user's code called."""
+    Path("own.py").write_text(OWN.format(tasks="[1]"))
+    monkeypatch.delitem(sys.modules, "own", raising=False)
+    importlib.invalidate_caches()
+    said = refused(capsys, "train", "run.name=own", "environment.name=own:Tasks", "warmstart.steps=0")
+    assert "own.py:7, in words: JSONDecodeError: Expecting value" in said
+
+
+def test_an_empty_recipe_is_no_default_run(here, capsys):
+    assert "the name of the recipe is empty; `turnwise recipes` lists them" in refused(capsys, "train", "")
+    assert not Path("runs").exists()
 
 
 def test_without_the_training_extra_it_says_what_to_install(here, capsys, monkeypatch):

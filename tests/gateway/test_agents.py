@@ -1,9 +1,12 @@
 """Games played through harnesses: the same tokens as natively, training, and what happens to harnesses that fail."""
 
+import json
 import os
 import sys
 import threading
 import time
+import urllib.error
+import urllib.request
 from typing import cast
 
 import pytest
@@ -114,6 +117,20 @@ def raise_an_error(task, endpoint):
     return play_colors(task, endpoint)
 
 
+def ask_for_nothing(task, endpoint):
+    """As with urllib, whose error does not hold what was answered."""
+    if task:
+        body = json.dumps({"messages": []}).encode()
+        headers = {"Authorization": f"Bearer {endpoint.api_key}"}
+        request = urllib.request.Request(f"{endpoint.base_url}/chat/completions", body, headers)
+        try:
+            urllib.request.urlopen(request)
+        except urllib.error.HTTPError as error:
+            error.close()
+            raise
+    return play_colors(task, endpoint)
+
+
 def give_nothing(task, endpoint):
     reward = play_colors(task, endpoint)
     return None if task else reward
@@ -175,6 +192,7 @@ def played(settings: HarnessConfig, engine=None, tasks=(0, 1)):
         ("wait_for_ever", {"timeout_s": 0.5}, "harness: it took longer than harness.timeout_s=0.5"),
         ("raise_an_error", {}, "harness: SystemExit: task 1 is lost for good at raise_an_error"),
         ("give_nothing", {}, "harness: it gave no reward"),
+        ("ask_for_nothing", {}, "harness: HTTPError: HTTP Error 400: "),
         ("give_nan", {}, "harness: the harness gave the reward nan"),
         ("never_ask", {}, "harness: it gave a reward without asking the model"),
     ],
@@ -184,6 +202,8 @@ def test_a_harness_that_fails_loses_its_own_trajectory_only(name, more, cause):
     assert (good.failure, good.reward, len(good.turns)) == (None, 0.25, 2)
     assert lost.failure is not None
     assert lost.failure.startswith(cause)
+    refused = "; its last call was refused: messages: expected a list with at least one message"
+    assert lost.failure.endswith(refused) == (name == "ask_for_nothing")
     assert (lost.ended, lost.usable) == ("failed", False)
 
 

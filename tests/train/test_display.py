@@ -56,6 +56,14 @@ def shown(*, terminal: bool, steps: int, width: int = 100, **other: float) -> st
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", file.getvalue()) if terminal else file.getvalue()
 
 
+@pytest.mark.parametrize("terminal", [True, False])
+def test_what_a_run_costs_is_said_before_its_first_episode(terminal):
+    file = io.StringIO()
+    with ConsoleDisplay(Console(file=file, force_terminal=terminal, width=100), notes=["it costs 3"]) as display:
+        display.turn(2, 2)
+        assert "note: it costs 3" in file.getvalue()
+
+
 def test_a_terminal_shows_the_last_steps_as_a_table_over_the_bars():
     last = shown(terminal=True, steps=12).rsplit("step", 1)[1]
     rows = [line.split() for line in last.splitlines()]

@@ -96,6 +96,22 @@ def text_of(error: BaseException) -> str:
         return "its text cannot be read"
 
 
+def place_in_own_code(error: BaseException) -> str:
+    """Return where code of the user's raised an error; empty if it was neither raised there nor by what that called."""
+    import sysconfig  # only to tell of an error
+    import traceback
+    from pathlib import Path
+
+    package = str(Path(__file__).parents[1])
+    installed = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if frame.filename.startswith(package):
+            return ""
+        if not frame.filename.startswith(installed) and Path(frame.filename).is_file():
+            return f"{frame.filename}:{frame.lineno}, in {frame.name}"
+    return ""
+
+
 def out_of_memory(error: BaseException) -> bool:
     """Return whether an error means out of memory, which torch reports in several ways."""
     text = str(error)

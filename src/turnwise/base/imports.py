@@ -21,6 +21,11 @@ def import_named(name: str) -> Any:
         module = importlib.import_module(module_name)
     except TurnwiseError:
         raise
+    except SystemExit as error:
+        raise ConfigError(
+            f"{module_name!r} ends the program when it is imported (sys.exit({error.code!r})); put what it runs as a "
+            "script below `if __name__ == '__main__':`"
+        ) from error
     except Exception as error:  # the user's module can raise anything
         raise ConfigError(
             f"cannot import {module_name!r}: {type(error).__name__}: {error}{_mend(module_name, error)}"

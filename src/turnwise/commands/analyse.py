@@ -159,7 +159,6 @@ def _written(options: argparse.Namespace, run: Path | None, stem: str, head: str
     from turnwise.lab.diagnostics.show import write
 
     folder = options.out or (run and run / "analyses")
-    written = folder and write(folder, stem, [f"# {stem}", head, table], figure)
-    print_table(table, title=head, markdown=options.markdown, wide=options.wide)
-    say_written(written)
+    print_table(table, title=head, markdown=options.markdown, wide=options.wide)  # before anything that can fail
+    say_written(folder and write(folder, stem, [f"# {stem}", head, table], figure))
     return 0

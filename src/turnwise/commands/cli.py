@@ -42,7 +42,15 @@ import time
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from turnwise.base.errors import DISTRIBUTION, TurnwiseError, did_you_mean, install, one_line
+from turnwise.base.errors import (
+    DISTRIBUTION,
+    TurnwiseError,
+    did_you_mean,
+    install,
+    one_line,
+    place_in_own_code,
+    text_of,
+)
 from turnwise.base.files import FULL, describe_refusal, refused_by_disk
 from turnwise.base.stopping import Stopped, stoppable
 from turnwise.base.terminal import say
@@ -135,9 +143,12 @@ def _main(arguments: Sequence[str] | None) -> int:
 
 
 def _report_full_disk(error: Exception, options: argparse.Namespace) -> int:
-    """Print that the disk is full; raise any other error."""
+    """Print that the disk is full, or where the user's own code failed; raise any other error."""
     refused = refused_by_disk(error)
     if refused is None or not hasattr(options, "goes_on"):
+        if place := place_in_own_code(error):
+            say(f"turnwise: {place}: {type(error).__name__}: {one_line(text_of(error))}", file=sys.stderr)
+            return 2
         raise error
     what = f"{one_line(str(refused.filename))}: " if refused.filename else ""
     say(

@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import gc
 import importlib
+import logging
 import math
 import os
 import signal
@@ -92,6 +93,8 @@ def recipe(options: argparse.Namespace) -> "Config":
 def _recipe_and_overrides(options: argparse.Namespace) -> tuple[Path | None, list[str]]:
     """Split `recipe overrides...`. The recipe may be left out."""
     recipe, overrides = options.recipe, list(options.overrides)
+    if recipe == "":
+        raise ConfigError("the name of the recipe is empty; `turnwise recipes` lists them")
     if recipe is not None and "=" in recipe and not Path(recipe).exists():
         recipe, overrides = None, [recipe, *overrides]
     return Path(recipe) if recipe else None, overrides
@@ -235,4 +238,5 @@ def load_libraries() -> None:
     import transformers
 
     transformers.logging.set_verbosity_error()
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it tells of every try
     transformers.logging.disable_progress_bar()

@@ -1,6 +1,7 @@
 """`turnwise eval`."""
 
 import argparse
+import contextlib
 import json
 import shlex
 import sys
@@ -82,6 +83,8 @@ class _ListPanels(argparse.Action):
 
 
 def _evaluate(options: argparse.Namespace) -> int:
+    out = sys.stdout  # for the result alone: what the environment prints goes to stderr
+    options.signs_of_life.enter_context(contextlib.redirect_stdout(sys.stderr))
     folder, config = open_run(options.run_folder)
     config = _asked(config, options)
     if not folder.verified:
@@ -154,10 +157,10 @@ def _evaluate(options: argparse.Namespace) -> int:
     rows = rows_by_type(played)
     record = evaluation_record(name, config, results, played, on_panel=bool(options.panel))
     if options.markdown:
-        say(as_markdown(record, rows), end="", flush=True)  # before anything that can fail
+        say(as_markdown(record, rows), end="", file=out, flush=True)  # before anything that can fail
     else:
         print_table(as_table(rows), title=f"{folder.path} on {name}, step {step}", file=sys.stderr)
-        say(json.dumps(results, indent=2), flush=True)
+        say(json.dumps(results, indent=2), file=out, flush=True)
     written = write_evaluation(folder.path / "evaluations", record, rows)
     say(f"table: {written}", file=sys.stderr)
     run = shlex.quote(str(folder.path))

@@ -1,10 +1,12 @@
 """Define `turnwise analyse fidelity` and `turnwise audit`, which share their replays."""
 
 import argparse
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from turnwise.base.errors import RunError
 from turnwise.base.terminal import print_page
 from turnwise.commands.common import (
     RUNS_OWN,
@@ -81,6 +83,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 def _measure(options: argparse.Namespace, **further: Any) -> tuple[Path, Any, str]:
     """Play and continue trajectories of the run; return its folder, the findings, and what was played, in words."""
     folder, config = open_run(options.run_folder)
+    if not os.access(folder.path, os.W_OK):
+        raise RunError(f"{folder.path} cannot be written, where continuations are kept; copy the run")
     load_libraries()
     from turnwise.lab.diagnostics.fidelity_run import measure_run
     from turnwise.train.display import ConsoleDisplay

@@ -1,7 +1,9 @@
 """Define `turnwise check-harness`."""
 
 import argparse
+import contextlib
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,6 +57,9 @@ def harness_config(name: str, overrides: Sequence[str]) -> "Config":
 
 
 def _check(options: argparse.Namespace) -> int:
+    out = sys.stdout  # for JSON alone: what the agent prints goes to stderr
+    if options.json:
+        options.signs_of_life.enter_context(contextlib.redirect_stdout(sys.stderr))
     config = harness_config(options.name, options.overrides)
     load_libraries()
     from turnwise.engines.build import make_engine
@@ -92,7 +97,7 @@ def _check(options: argparse.Namespace) -> int:
             harness, chosen, names, models, config.rollout, seed=config.run.seed, on_turn=display.turn
         )
     if options.json:
-        say(json.dumps(as_json(options.name, found), indent=2))
+        say(json.dumps(as_json(options.name, found), indent=2), file=out)
     else:
         print_page(page(options.name, found, who, len(tasks)))
     return 0

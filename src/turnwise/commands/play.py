@@ -155,12 +155,10 @@ def _ask(screen: "_Screen", admissible: Sequence[str]) -> str | None:
 
 def _task(config: "EnvironmentConfig", options: argparse.Namespace) -> tuple[Any, Any]:
     """Return the suite and the task that `--split` and `--task` name."""
-    from turnwise.environments.suites import make_suite
+    from turnwise.environments.suites import make_suite, tasks_of
 
     suite, split = make_suite(config), options.split or config.eval_split
-    tasks, given = suite.tasks(split), options.task
-    if not len(tasks):
-        raise ConfigError(f"split {split!r} of environment {config.name!r} has no tasks; choose another with --split")
+    tasks, given = tasks_of(suite, config.name, split), options.task
     if given.isdecimal() and int(given) < len(tasks):
         return suite, tasks[int(given)]
     names = [suite.task_name(task) for task in tasks]

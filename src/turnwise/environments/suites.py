@@ -286,9 +286,13 @@ def tasks_of(suite: Suite, environment: str, split: str) -> Sequence[Task]:
     """Return the tasks of a split.
 
     Raises:
-        ConfigError: There are none.
+        ConfigError: There are none, or no list of them.
     """
     tasks = suite.tasks(split)
+    if not hasattr(tasks, "__len__") or not hasattr(tasks, "__getitem__"):
+        raise ConfigError(
+            f"environment {environment!r}: tasks({split!r}) returned {type(tasks).__name__}, expected a list of tasks"
+        )
     if not len(tasks):
         raise ConfigError(f"split {split!r} of environment {environment!r} has no tasks; choose another split")
     return tasks

@@ -2,6 +2,7 @@
 
 import functools
 import importlib.util
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +12,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from turnwise.base.cache import cache_folder, made_aside
-from turnwise.base.errors import ConfigError, DataError, install
+from turnwise.base.errors import ConfigError, DataError, did_you_mean, install
 from turnwise.base.packaged import packaged
 from turnwise.models.adapters import add_adapters
 from turnwise.models.chat import chat_format
@@ -47,10 +48,11 @@ def pretrained_policy(
         model: Any = remote or load_model(name)
         shape, tokenizer = AutoConfig.from_pretrained(name), AutoTokenizer.from_pretrained(name)
     except (OSError, ValueError) as error:
-        cause = " ".join(str(error).split())[:200]
+        cause = textwrap.shorten(str(error), 200, placeholder=" ...")
+        meant = did_you_mean(name, ("tiny", "tiny-chat", "smollm2")) if "/" not in name else ""
         raise ConfigError(
-            f"model.name={config.name!r} cannot be loaded ({cause}); expected 'tiny', 'smollm2', the folder of a "
-            "causal LM, or a name on the hub"
+            f"model.name={config.name!r} cannot be loaded ({cause}).{meant} Expected 'tiny', 'smollm2', the folder of "
+            "a causal LM, or a name on the hub"
         ) from None
     longest = getattr(shape.get_text_config(), "max_position_embeddings", config.max_context)
     if config.max_context > longest:

@@ -116,6 +116,7 @@ class ConsoleDisplay(Display):
 
     def turn(self, live: int, total: int) -> None:
         """Show how many episodes have ended; in a log only now and then, since it changes many times per second."""
+        self._begin()  # what it costs comes before what it costs
         self._now("episodes", total - live, total)
         if self.console.is_terminal:
             self._advance("episodes", total - live, total, self._tally())

@@ -79,6 +79,7 @@ class Gateway:
             del self._ended[next(iter(self._ended))]
 
     async def _answer(self, request: HttpRequest) -> HttpResponse:
+        session = None
         try:
             name, route = _route(request)
             if route == "models":
@@ -93,6 +94,8 @@ class Gateway:
                 return _reward(session, request.body)
             return await self._respond(session, route, request)
         except BadRequest as error:
+            if session is not None:
+                session.refused = f"; its last call was refused: {error.message}"
             return HttpResponse(
                 error_body_at(request.path, error.status, error.message, error.param, error.code), error.status
             )
@@ -125,6 +128,7 @@ class Gateway:
         names = request.headers
         call = dialect.read(request.body, session.remembered)
         call = dataclasses.replace(call, state_key=names.get(STATE_HEADER))
+        session.refused = ""
         replies, num_prompt = await session.respond(call, actor=names.get(ACTOR_HEADER, ""))
         spelled = functools.partial(spell, self._fmt.tokenizer)
         content = dialect.write(call, replies, num_prompt, model=self.model, spell=spelled)

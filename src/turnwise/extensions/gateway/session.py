@@ -119,7 +119,7 @@ class Session:
         self._ends = ends_of(start.task if start else None)
         self.cut: dict[str, Any] | None = None  # what ended the trajectory before its harness did
         self.outcome: Outcome | None = None
-        self.fault = ""  # why the last call failed, if the engine failed
+        self.fault = self.refused = ""  # why the last call failed in the engine, or was refused
         self.full = False  # whether the last call was too long
         self.closed = False
         self.used_at = asyncio.get_running_loop().time()
@@ -379,9 +379,8 @@ class Session:
         if self._held is not None:
             self._serving.rows.close([self._held.conversation])
         self._held = None
-        self._known.clear()
-        self._said.clear()
-        self.remembered.clear()
+        for known in (self._known, self._said, self.remembered):
+            known.clear()
         trajectory, outcome = self.trajectory, self.outcome
         if self._record and (lost := self._record.lost()):
             cause = f"engine: {self.fault}" if self.fault and not self._record.diverged else f"harness: {lost}"
@@ -394,7 +393,8 @@ class Session:
         elif self.full and trajectory.turns:
             trajectory.ended = "context"
         else:
-            cause = f"engine: {self.fault}" if self.fault else f"harness: {failure or 'it gave no reward'}"
+            cause = (failure or "it gave no reward") + self.refused
+            cause = f"engine: {self.fault}" if self.fault else f"harness: {cause}"
             cause = cause if outcome is None else "harness: it gave a reward without asking the model"
             trajectory.failure, trajectory.ended = cause, "failed"
         return trajectory
