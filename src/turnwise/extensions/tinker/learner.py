@@ -22,7 +22,7 @@ from turnwise.objective.policy import OLD
 from turnwise.objective.terms import Pass
 from turnwise.objective.tokens import Sequences
 from turnwise.train.schedule import draws, learning_rate, mini_batches
-from turnwise.train.update import METRICS, Learner, Measured
+from turnwise.train.update import METRICS, NORMS, Learner, Measured
 
 
 @dataclasses.dataclass
@@ -61,9 +61,10 @@ class TinkerLearner(Learner):
         at_T[: measured.sequences.tokens.num_elements] = measured.batch.column(given, needed_by="policy")
         adam = {"weight_decay": settings.weight_decay, "grad_clip_norm": settings.max_grad_norm, **ADAM}
         adam["learning_rate"] = learning_rate(settings, step, self.steps)
-        num_steps, changed = settings.epochs * settings.mini_batches, False
+        changed = False
         for _ in range(settings.epochs):
-            for part in mini_batches(objective.matters_N, units_N, settings.mini_batches, generator):
+            parts = mini_batches(objective.matters_N, units_N, settings.mini_batches, generator)
+            for part in parts:
                 if not changed:
                     before_change()
                 elif not named:
@@ -76,7 +77,8 @@ class TinkerLearner(Learner):
                 if not math.isfinite(sums["loss"]):
                     raise Diverged(part.tolist(), finite=False)
                 for name, value in sums.items():
-                    totals[name] = totals.get(name, 0.0) + value / num_steps
+                    num_parts = len(parts) if name in NORMS else settings.mini_batches
+                    totals[name] = totals.get(name, 0.0) + value / (settings.epochs * num_parts)
         return totals | dict(objective.metrics)
 
     def _step(
