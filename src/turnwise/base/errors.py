@@ -16,6 +16,7 @@ with 2.
 """
 
 import difflib
+import os
 from collections.abc import Iterable
 
 DISTRIBUTION = "turnwise-rl"
@@ -102,8 +103,9 @@ def place_in_own_code(error: BaseException) -> str:
     import traceback
     from pathlib import Path
 
-    package = str(Path(__file__).parents[1])
-    installed = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+    package = f"{Path(__file__).parents[1]}{os.sep}"
+    names = ("stdlib", "platstdlib", "purelib", "platlib")
+    installed = tuple(sysconfig.get_paths()[name] + os.sep for name in names)
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if frame.filename.startswith(package):
             return ""

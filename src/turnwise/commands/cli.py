@@ -123,7 +123,7 @@ def _main(arguments: Sequence[str] | None) -> int:
             named = one_line(str(error.filename2 or error.filename))
             say(f"turnwise: cannot use {named}: {error.strerror}", file=sys.stderr)
             return 2
-        return _report_full_disk(error, options)
+        return _report(error, options)
     except Stopped as stopped:
         say(f"turnwise: {stopped.ended}", file=sys.stderr)
         return stopped.exit_code
@@ -139,10 +139,10 @@ def _main(arguments: Sequence[str] | None) -> int:
         say(f"turnwise: {error.name} is not installed; {install(extra)}", file=sys.stderr)
         return 2
     except Exception as error:  # libraries have their own types for a full disk
-        return _report_full_disk(error, options)
+        return _report(error, options)
 
 
-def _report_full_disk(error: Exception, options: argparse.Namespace) -> int:
+def _report(error: Exception, options: argparse.Namespace) -> int:
     """Print that the disk is full, or where the user's own code failed; raise any other error."""
     refused = refused_by_disk(error)
     if refused is None or not hasattr(options, "goes_on"):

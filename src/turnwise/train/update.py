@@ -23,8 +23,8 @@ from turnwise.objective.values import ValueTerm
 from turnwise.train.critic import states_of, teach_alone
 from turnwise.train.schedule import draws, mini_batches, set_learning_rate
 
-METRICS = ("grad_norm", "clipped_frac", "kl_old", "log_ratio_abs", "kl_reference", "loss")
 NORMS = ("grad_norm", "critic_grad_norm", "clip_damping")  # means over the optimiser steps that were taken
+METRICS: tuple[str, ...] = ("grad_norm", "clipped_frac", "kl_old", "log_ratio_abs", "kl_reference", "loss")
 """Metrics of every update, 0 if no loss term provides them."""
 
 
