@@ -50,12 +50,12 @@ class Step:
         state_key: Names the state reached, for credit that compares equal states (GiGPO); None: the observation. Text,
             numbers, bytes, or tuples or frozensets of them.
         admissible: The actions that the environment would accept now, if known.
-        info: Other values by name, which become plain data (see `turnwise.environments.plain`; see `checked_info` for
-            names of the trainer's). The last step's is
-            recorded as JSON; evaluation counts its `success` (bool) and takes the mean of its `score` (a number).
-            Methods that score the right answer read it as `gold` (text), and the response that contains it as
-            `gold_form` (such as "answer[{gold}]"; default "{gold}"). The policy never reads them. An environment that
-            always fills `gold` declares `gives = ("gold",)` on its class or suite.
+        info: Other values by name, which become plain data (see `turnwise.environments.plain`; on names of the
+            trainer's see `checked_info`). The last step's is recorded as JSON; evaluation counts its `success` (bool)
+            and takes the mean of its `score` (a number). Methods that score the right answer read it as `gold` (text),
+            and the response that contains it as `gold_form` (such as "answer[{gold}]"; default "{gold}"). The policy
+            never reads them. An environment that always fills `gold` declares `gives = ("gold",)` on its class or
+            suite.
     """
 
     observation: str
