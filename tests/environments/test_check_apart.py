@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from turnwise.base.errors import ConfigError
+from turnwise.commands.cli import main
 from turnwise.environments.check_apart import check_apart
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
@@ -95,3 +96,9 @@ def test_a_suite_without_a_configuration_says_what_to_write():
         ConfigError, match=r"is called with a seed .*; write def __init__\(self, seed: int, \*, <options>\)"
     ):
         check("NoSeed")
+
+
+def test_a_long_game_is_sound_within_its_own_limit(capsys):
+    """Two hundred turns are endless only where the environment does not say otherwise."""
+    assert main(["check-env", "household", "environment.max_steps=230"]) == 0
+    assert "household: sound" in capsys.readouterr().out

@@ -38,6 +38,8 @@ from turnwise.environments.suites import Suite
 
 TRIED_TURNS, TRIED_PLAYS = 50, 5
 """Turns and episodes per task where admissible actions are tried."""
+MAX_TURNS = 200
+"""Turns after which a trajectory counts as endless, unless the environment's own limit is higher."""
 ACCEPTED = "a response that is accepted"
 """Without one, nothing that the environment does with an action was tested."""
 SAMPLES, SAMPLE_TURNS, SAMPLES_S = 12, 10, 5.0
@@ -61,7 +63,7 @@ class Conformance(NamedTuple):
 
 
 def check_environment(
-    suite: Suite, *, split: str = "train", num_tasks: int = 3, max_turns: int = 200, slow_s: float = 1.0
+    suite: Suite, *, split: str = "train", num_tasks: int = 3, max_turns: int = MAX_TURNS, slow_s: float = 1.0
 ) -> list[Defect]:
     """Play some tasks twice with the same responses and report problems that would break a run.
 
@@ -84,7 +86,7 @@ def inspect_environment(
     *,
     split: str = "train",
     num_tasks: int = 3,
-    max_turns: int = 200,
+    max_turns: int = MAX_TURNS,
     slow_s: float = 1.0,
     on_call: OnCall = lambda call: None,
     answers: Sequence[str] = (),

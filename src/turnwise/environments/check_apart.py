@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 from turnwise.base.errors import ConfigError, TurnwiseError, text_of
 from turnwise.environments.apart import Reporter, interpreter
-from turnwise.environments.check import Conformance, Defect, inspect_environment
+from turnwise.environments.check import MAX_TURNS, Conformance, Defect, inspect_environment
 from turnwise.environments.check_plays import MAY_DIFFER
 from turnwise.environments.isolation import how_ended
 from turnwise.environments.settings import EnvironmentConfig
@@ -176,6 +176,7 @@ def main(descriptor: int) -> None:
         checked = inspect_environment(
             suite,
             split=config.train_split,
+            max_turns=max(MAX_TURNS, config.max_steps + 1),
             on_call=lambda call: send(_Report(kind="call", text=call)),
             answers=answers,
         )

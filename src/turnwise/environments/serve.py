@@ -18,6 +18,7 @@ from turnwise.environments.needs import needed
 from turnwise.environments.serve_guard import MAX_BODY, RequestGuard, patient_protocol, token_for
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
+from turnwise.environments.wire import key_as_json
 
 EXTRA = "serve-env"
 """Extra of turnwise with the packages needed here."""
@@ -121,7 +122,7 @@ def make_app(config: EnvironmentConfig, *, sessions: int = 256) -> Any:
                 reward=float(step.reward),
                 valid=step.valid,
                 truncated=step.truncated,
-                state_key=_plain(step.state_key),
+                state_key=key_as_json(step.state_key),
                 admissible=None if step.admissible is None else list(step.admissible),
                 info=_plain(dict(step.info)),
                 metadata=self._task,

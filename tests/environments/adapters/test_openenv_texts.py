@@ -183,3 +183,10 @@ def test_without_the_package_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "websockets.asyncio.client", None)  # as if it were not installed
     with pytest.raises(ConfigError, match=r"needs the module 'websockets.*'; pip install 'turnwise-rl\[openenv\]'"):
         make_suite(EnvironmentConfig(name="openenv", options={"url": "http://localhost:9"}))
+
+
+@pytest.mark.parametrize("key", [frozenset([8, 0]), ("room", 2, b"\x00"), "room", 3, None])
+def test_state_keys_are_equal_on_both_sides(key):
+    assert _key(json.loads(json.dumps(key_as_json(key)))) == key
+    assert _key({"room": [1]}) == "{'room': [1]}"  # of another server
+    assert _key([1, {"a": 2}]) == (1, "{'a': 2}")

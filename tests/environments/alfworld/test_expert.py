@@ -4,6 +4,8 @@ import random
 import pytest
 from tests.needs import needs
 
+from turnwise.environments.settings import EnvironmentConfig
+from turnwise.environments.suites import make_suite
 from turnwise.worlds.alfworld.engine import GameEngine
 from turnwise.worlds.alfworld.expert import Expert, Facts, solve
 from turnwise.worlds.alfworld.files import find_games, load_game
@@ -176,3 +178,16 @@ def test_wins_real_games():
             game = load_game(path)
             assert len(solve(game, max_turns=51)) < 51, path
             assert len(solve(game, omniscient=True)) <= len(game.walkthrough) + 2, path
+
+
+def test_a_walkthrough_longer_than_the_limit_is_no_demonstration():
+    def taught(max_steps: int) -> list[int]:
+        options = {"size": "small", "num_train": 20, "demonstrator": "walkthrough"}
+        made = make_suite(EnvironmentConfig(name="household", max_steps=max_steps, options=options))
+        found = [made.demonstrate(task, noise=0.0, seed=0) for task in made.tasks("train")]
+        return [len(turns) for turns in found if turns is not None]
+
+    every, short = taught(50), taught(7)
+    assert len(every) == 20
+    assert short == [turns for turns in every if turns <= 7]
+    assert len(short) < 20

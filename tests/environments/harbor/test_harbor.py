@@ -297,7 +297,15 @@ def test_a_folder_without_tasks_is_said(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "reward"), [(b"1\n", 1.0), (b'{"reward": 0.5}', 0.5), (b'{"f1": 0.25}', 0.25), (b"nan", None), (b"", None)]
+    ("text", "reward"),
+    [
+        (b"1\n", 1.0),
+        (b'{"reward": 0.5}', 0.5),
+        (b'{"f1": 0.25}', 0.25),
+        (b'{"passed": 3, "failed": 1}', None),
+        (b"nan", None),
+        (b"", None),
+    ],
 )
 def test_rewards_are_read(text, reward):
     assert _number(text) == reward

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.environments.search_qa.conftest import QUESTIONS, make_environment, suite
+from tests.environments.search_qa.conftest import QUESTIONS, make_environment, suite, write
 from tests.needs import needs
 
 from turnwise.base.errors import ConfigError
@@ -200,3 +200,18 @@ def test_hotpotqa_is_sound_and_can_be_demonstrated(hotpot):
     assert sum(turns is not None for turns in played) / len(tasks) > 0.8
     with pytest.raises(ConfigError, match="a tiny policy can learn 5,000 at most"):
         made.words()
+
+
+@needs("Stemmer")
+def test_an_answer_that_was_not_read_is_not_taught(tmp_path, monkeypatch):
+    """Without the supporting passages nobody knows whether it could be found."""
+    write(tmp_path / "corpus.jsonl", [{"id": n, "title": f"Cat {n}", "text": "Cats sleep."} for n in range(3)])
+    asked = {"question_id": "q", "question": "Who likes cats?"}
+    questions = [{**asked, "answers": ["Zebulon"]}, {**asked, "question_id": "r", "answers": ["cats"]}]
+    write(tmp_path / "questions.jsonl", questions)
+    monkeypatch.setenv("SEARCH_QA_DATA", str(tmp_path))
+    made = suite()
+    unread, read = (made.demonstrate(task, noise=0.0, seed=0) for task in made.tasks("all"))
+    assert unread is None
+    assert read is not None
+    assert read[-1].response == "answer[cats]"

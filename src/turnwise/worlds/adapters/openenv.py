@@ -25,6 +25,7 @@ from turnwise.environments.isolation import TOKEN_VARIABLE
 from turnwise.environments.needs import check_counts, needed
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.splits import split_seeds
+from turnwise.environments.wire import ProtocolError, key_from_json
 from turnwise.worlds.adapters.background import Background
 from turnwise.worlds.adapters.openenv_texts import Act, Show, choose_action, choose_observation
 
@@ -136,7 +137,7 @@ class OpenEnvEnvironment:
             terminated=done and not truncated,
             truncated=truncated or (not done and self._steps >= self.max_steps),
             valid=said.get("valid") is not False,
-            state_key=_hashable(said.get("state_key")),
+            state_key=_key(said.get("state_key")),
             admissible=tuple(admissible) if isinstance(admissible, list) else None,
             info=info,
         )
@@ -327,6 +328,14 @@ def _token() -> dict[str, str]:
     """Return the header with the token of `turnwise serve-env`, if there is one."""
     token = os.environ.get(TOKEN_VARIABLE)
     return {"Authorization": f"Bearer {token}"} if token else {}
+
+
+def _key(record: Any) -> Any:
+    """Read a state key as `turnwise serve-env` writes it; of another server, as it comes."""
+    try:
+        return key_from_json(record)
+    except ProtocolError:
+        return _hashable(record)
 
 
 def _hashable(key: Any) -> Any:

@@ -66,10 +66,11 @@ class _Games:
         return words()
 
     def demonstrate(self, task: Task, *, noise: float, seed: int) -> list[Demonstrated] | None:
-        """Let the expert play a task, or the game's own walkthrough."""
+        """Let the expert play a task, or the game's own walkthrough, without noise; None unless it wins in time."""
         game = _game(task)
         if self._demonstrator == "walkthrough":
-            return with_subgoals([Demonstrated(command, True) for command in game.walkthrough])
+            turns = [Demonstrated(command, True) for command in game.walkthrough]
+            return with_subgoals(turns) if 0 < len(turns) <= self._config.max_steps else None
         turns, won = self._lead(game, seed, noise=noise)
         return turns if won else None
 

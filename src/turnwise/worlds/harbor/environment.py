@@ -106,11 +106,11 @@ class HarborEnvironment:
 
 
 def _number(text: bytes) -> float | None:
-    """Return the reward of a file: a number, or an object with `reward`, else with one number."""
+    """Return the reward of a file: a number, or an object with `reward`, or else with one number alone."""
     try:
         value: Any = json.loads(text)
         if isinstance(value, dict):
-            value = value["reward"] if "reward" in value else next(iter(value.values()))
+            [value] = [value["reward"]] if "reward" in value else value.values()  # of several, none is the reward
         return float(value) if math.isfinite(float(value)) else None
-    except (ValueError, TypeError, StopIteration, RecursionError, OverflowError):
+    except (ValueError, TypeError, RecursionError, OverflowError):
         return None

@@ -12,7 +12,7 @@ from turnwise.environments.needs import check_choices
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.words import split_words
 from turnwise.worlds.search_qa import files
-from turnwise.worlds.search_qa.environment import CHOICES, FORMS, SearchQaEnvironment, action
+from turnwise.worlds.search_qa.environment import CHOICES, FORMS, SearchQaEnvironment, action, normalise
 from turnwise.worlds.search_qa.retrieval import K1, B, Bm25, Dense, Retriever, check_constants, find_encoder
 
 
@@ -40,6 +40,11 @@ class Searcher:
                 if query not in asked:
                     return query
         return action("answer", environment.question.answers[0])
+
+    def has_read(self, answers: Sequence[str]) -> bool:
+        """Return whether one of the answers occurs in what was shown."""
+        read = f" {normalise(self._read)} "
+        return any(f" {normalise(answer)} " in read for answer in answers)
 
     def _queries(self) -> Iterator[str]:
         yield self._environment.question.text
@@ -144,7 +149,10 @@ class SearchQa:
         return sorted(found.union(split_words(FORMS), numbers))
 
     def demonstrate(self, task: Task, *, noise: float, seed: int) -> list[Demonstrated] | None:
-        """Let the scripted searcher play; None unless it saw all supporting passages, to avoid teaching guesses."""
+        """Let the scripted searcher play.
+
+        None unless it saw all supporting passages, or where they are not known one with the answer: no guess is taught.
+        """
         environment, rng = self._build(task), random.Random(seed)
         step = environment.start()
         searcher = Searcher(environment, {id: self._titles[id] for id in task.supporting})
@@ -154,7 +162,8 @@ class SearchQa:
             played = noise_action(environment, rng) if rng.random() < noise else advice
             turns.append(Demonstrated(played, played == advice))
             step = environment.step(played)
-        return turns if step.info["success"] and not environment.supporting_left else None
+        seen = not environment.supporting_left if task.supporting else searcher.has_read(task.answers)
+        return turns if step.info["success"] and seen else None
 
     def _build(self, task: files.SearchQuestion) -> SearchQaEnvironment:
         limits = {"max_steps": self._config.max_steps, "success_reward": self._config.success_reward}

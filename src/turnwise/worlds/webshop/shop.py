@@ -120,7 +120,7 @@ class Visit:
 
     @property
     def state(self) -> Hashable:
-        """State that determines the rest of the visit, apart from the goal."""
+        """State that determines the rest of the visit, apart from the goal and the marks of buttons once clicked."""
         asin = self.product.asin if self.product else ""
         return self.page, self.keywords, self.number, asin, tuple(sorted(self.chosen.items()))
 
