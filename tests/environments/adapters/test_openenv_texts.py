@@ -11,6 +11,8 @@ from turnwise.commands.cli import main
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
 from turnwise.environments.tool_calls import ParsedCall, describe_tools, read_tool_calls
+from turnwise.environments.wire import key_as_json
+from turnwise.worlds.adapters.openenv import _key
 from turnwise.worlds.adapters.openenv_texts import choose_action, choose_observation
 
 METADATA = {"type": "object", "additionalProperties": True}
