@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 NAMES = {"A": "comparisons.csv", "arm": "arms.csv", "without AEM": "published.csv"}
-"""First column of a table, to the file that keeps it."""
+"""First named column of a table, to the file that keeps it."""
 
 
 def main(page: Path, folder: Path) -> None:
@@ -17,12 +17,17 @@ def main(page: Path, folder: Path) -> None:
     rows: dict[str, list[list[str]]] = {}
     for recipe, text in re.findall(r"^## (.+)\n((?:(?!## ).*\n)+)", page.read_text(encoding="utf-8"), re.MULTILINE):
         for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
-            head, _, *body = [[cell.strip() for cell in line.strip("|\n ").split("|")] for line in table.splitlines()]
-            kept = rows.setdefault(NAMES[head[0]], [["recipe", *(name or "result" for name in head)]])
+            head, _, *body = map(_cells, table.splitlines())
+            names = [name or ("method" if place == 0 else "result") for place, name in enumerate(head)]
+            kept = rows.setdefault(NAMES[head[0] or head[1]], [["recipe", *names]])
             kept += [[recipe, *row] for row in body]
     for name, lines in rows.items():
         with (folder / name).open("w", encoding="utf-8", newline="") as file:
             csv.writer(file, lineterminator="\n").writerows(lines)
+
+
+def _cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip().removeprefix("|").removesuffix("|").split("|")]
 
 
 if __name__ == "__main__":

@@ -19,12 +19,14 @@ from typing import Any
 from leaderboard_page import WHENS, as_lines, rounded, write_page
 from leaderboard_pool import kept_audit
 
-from turnwise.base.errors import ConfigError, TurnwiseError, did_you_mean
+from turnwise.base.errors import ConfigError, RunError, TurnwiseError, did_you_mean
 from turnwise.base.files import write_text
 from turnwise.config import load_config
 from turnwise.lab.diagnostics.audit_show import audit_run
+from turnwise.lab.diagnostics.differences import settings_of
 from turnwise.lab.diagnostics.fidelity_run import fidelity_method, measure_run
 from turnwise.lab.diagnostics.fidelity_show import as_json, equal_methods
+from turnwise.lab.diagnostics.study import FREE
 from turnwise.train.display import ConsoleDisplay
 from turnwise.train.folder import RunFolder
 from turnwise.train.loop import train
@@ -153,7 +155,14 @@ def trained(plan: Mapping[str, Any], name: str, runs: Path) -> tuple[RunFolder, 
     path = runs / name
     if not path.exists():
         return train(config), middle
+    asked = settings_of(config, irrelevant=FREE)
     folder, config = RunFolder.open(path)
+    there = settings_of(config, irrelevant=FREE)
+    if changed := [each for each in sorted(there | asked) if there.get(each) != asked.get(each)]:
+        raise RunError(
+            f"{path} was trained with other settings: {changed[0]} is {there.get(changed[0])!r} there and "
+            f"{asked.get(changed[0])!r} in the plan; choose another folder with --runs"
+        )
     finished = (folder.checkpoints / f"step-{config.run.steps:06d}").is_dir()  # saved after the last evaluation
     return (folder if finished else train(config, resume=path)), middle
 

@@ -301,3 +301,16 @@ def test_the_command_prints_and_writes(run, tmp_path, capsys):
     assert (tmp_path / "audit.png").stat().st_size > 5000
     assert main(command) == 2
     assert "nothing is overwritten" in capsys.readouterr().err
+
+
+def test_numbers_that_differ_by_rounding_alone_are_tied():
+    """Every return is 0.7, so no turn has an effect; sums in another order differ by 1e-16."""
+    noise = np.array([0, 1.1e-16, 1.1e-16, 1.1e-16, 0, 0])
+    credit = np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+    assert rank_correlation(credit, noise, ONES)[0] == 0
+    assert np.isnan(rank_within(credit, noise, np.zeros(6, dtype=np.int64), ONES)[0])
+    third = np.array([0.1 + 0.2, 0.3, 0.3, 0.5, 0.6, 0.7]) * 1e-6
+    even = np.array([0.3, 0.3, 0.3, 0.5, 0.6, 0.7])
+    has = np.array([1, 0, 1, 0, 1, 0], dtype=bool)
+    assert auroc(third, has, ONES)[0] == auroc(even, has, ONES)[0]
+    assert rank_correlation(third, credit, ONES)[0] == rank_correlation(even, credit, ONES)[0]

@@ -14,7 +14,7 @@ from turnwise.base.tables import page_as_markdown
 from turnwise.commands.cli import main
 from turnwise.lab.diagnostics.compare import compare, rollouts_to
 from turnwise.lab.diagnostics.runs import RunLog, find_runs
-from turnwise.lab.diagnostics.show import figure, page, table
+from turnwise.lab.diagnostics.show import among_all, figure, page, table
 from turnwise.lab.diagnostics.statistics import Interval
 from turnwise.train.evaluation.outcomes import write_outcomes
 
@@ -314,10 +314,11 @@ def test_a_table_of_several_says_what_stands_among_all(tmp_path):
     one = compare(*([made_run(tmp_path / side, 0, [True, False])] for side in "ab"))
     intervals = Interval(0.1, 0.05, 0.15, 0.001), Interval(0.1, 0.02, 0.18, 0.03), Interval(0.1, -0.1, 0.3, 0.5)
     several = [dataclasses.replace(one, difference=interval) for interval in intervals]
-    said = [list(line[-2:]) for line in table(several)[1:]]
+    corrected = [*zip(*among_all(several, 3), strict=True)]
+    said = [list(line[-2:]) for line in table(several, corrected)[1:]]
     assert said == [["shown", "0.003"], ["before correction", "0.060"], ["not shown", "0.500"]]  # 3 p, 2 p, p
     assert table(several[1:2])[-1][-1] == "shown", "alone it has its interval"
-    said = list(table(several[1:2], planned=3)[-1][-2:])
+    said = list(table(several[1:2], [*zip(*among_all(several[1:2], 3), strict=True)])[-1][-2:])
     assert said == ["before correction", "0.090"], "what is planned counts before it has runs"
 
 
@@ -330,3 +331,12 @@ def test_no_finished_run_is_said(tmp_path):
         sides.append(find_runs([run.folder.path]))
     with pytest.raises(RunError, match="no run of A is finished"):
         compare(*sides)
+
+
+def test_a_run_whose_last_evaluation_failed_as_a_whole_is_not_finished(tmp_path):
+    """Its success is recorded as 0, of no episode."""
+    run = made_run(tmp_path / "a", 0, [True])
+    assert run.finished
+    run.records[-1] |= {"eval/success": 0.0, "eval/episodes": 0.0}
+    assert not run.finished
+    assert run.curve()[2].tolist() == [0.0]

@@ -75,3 +75,17 @@ def test_the_command_says_so_and_takes_the_word(unequal, tmp_path, capsys, monke
     assert "--unequal" in said
     assert main(["compare", "--unequal", *paths[0], "--", *paths[1]]) == 0
     assert "Shown: grpo + aem is better" in capsys.readouterr().out
+
+
+def test_budgets_that_differ_within_pairs_are_seen(tmp_path):
+    """As sets, both sides have played groups of 2 and 8."""
+    a, b = (
+        [made_run(tmp_path / side, seed, [True], rollout={"groups": groups}) for seed, groups in enumerate(sizes)]
+        for side, sizes in (("a", (8, 2, 8)), ("b", (2, 8, 8)))
+    )
+    configs = [[run.config for run in side] for side in (a, b)]
+    assert differences(*configs) == []
+    assert [str(each) for each in differences(*configs, paired=True)] == ["rollout.groups (8 / 2 against 2 / 8)"]
+    assert differences(configs[0], configs[0], paired=True) == []
+    with_note = compare(a, b)
+    assert with_note.unequal == ["rollout.groups (8 / 2 against 2 / 8)"]

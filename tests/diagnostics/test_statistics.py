@@ -15,6 +15,7 @@ from turnwise.lab.diagnostics.statistics import (
     win_probability,
     win_probability_unpaired,
 )
+from turnwise.train.evaluation.play import wilson_interval
 
 
 def coverage(draw, truth, *, studies=400, weights=(1.0,)) -> float:
@@ -169,12 +170,19 @@ def test_samples_are_resampled_independently():
     assert made.low == pytest.approx(-0.5 - 2.446911851 * math.sqrt(1 / 8))
 
 
-def test_the_interval_of_an_unpaired_win_probability_is_the_bootstraps():
+def test_the_interval_of_an_unpaired_win_probability_is_the_outer_of_two():
     rng = np.random.default_rng(7)
     a, b = rng.normal(0.3, 1.0, 12), rng.normal(0.0, 1.0, 9)
     better = (a[:, None] > b) + 0.5 * (a[:, None] == b)
     weight_a, weight_b = rng.multinomial(12, [1 / 12] * 12, 20_000) / 12, rng.multinomial(9, [1 / 9] * 9, 20_000) / 9
     low, high = np.quantile(np.einsum("ka,ab,kb->k", weight_a, better, weight_b), [0.025, 0.975])
-    made = win_probability_unpaired(a, b)
-    assert (made.low, made.high) == (pytest.approx(low, abs=0.02), pytest.approx(high, abs=0.02))
+    made, outer = win_probability_unpaired(a, b), wilson_interval(9 * better.mean(), 9)
+    wanted = min(low, outer[0]), max(high, outer[1])
+    assert (made.low, made.high) == (pytest.approx(wanted[0], abs=0.02), pytest.approx(wanted[1], abs=0.02))
     assert 0.2 < low < high < 0.98
+
+
+def test_two_runs_of_each_do_not_make_a_certainty():
+    made = win_probability_unpaired(np.array([0.8, 0.9]), np.array([0.1, 0.2]))
+    assert made.value == 1
+    assert made.low < 0.5

@@ -10,6 +10,7 @@ from tests.toys import trajectory
 
 from turnwise.lab.diagnostics.fidelity_record import NAME, responses_table, write_responses
 from turnwise.lab.diagnostics.values import Truth
+from turnwise.lab.report.build import AUDIT
 from turnwise.lab.report.write import write_report
 
 TRUE_R = np.array([0.0, 0.1, 2.5, -1.25, np.nan, 0.5])
@@ -113,3 +114,15 @@ def test_the_method_of_the_run_is_among_the_first_columns(opened, tmp_path):
     page.page.click("#fidelity-columns summary")
     page.page.uncheck("#fidelity-columns label:has-text('grpo') >> input")
     assert page.page.locator("#fidelity-table th").count() == 4 + 6
+
+
+@pytest.mark.parametrize(("step", "shown"), [(3, {"grpo": 0.61}), (4, {})])
+def test_an_audit_is_shown_beside_the_fidelity_of_the_same_policy(step, shown, tmp_path):
+    run = write_run(tmp_path / "run", steps=6)
+    write_analysis(run)
+    audit = {"step": step, "found": {"grpo": {"auroc": {"value": 0.61}}}}
+    (run / "analyses" / AUDIT).write_text(json.dumps(audit))
+    write_report([run], tmp_path / "report", ["grpo"])
+    text = next((tmp_path / "report").glob("files-*/summary.js")).read_text()
+    found = json.loads(text[text.index("{") : text.rindex(")")])["runs"][0]["fidelity"]
+    assert found["audit"] == shown

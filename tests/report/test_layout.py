@@ -26,7 +26,7 @@ def page_url(browser, tmp_path_factory) -> str:
     run = write_run(folder / "run", steps=6, groups=2, group_size=8, turns=6, failed=False)
     write_analysis(run, credit=CREDIT)
     found = {"grpo": {"auroc": {"value": 0.61}}, "gigpo": {"auroc": {"value": None}}}
-    (run / "analyses" / AUDIT).write_text(json.dumps({"found": found}))
+    (run / "analyses" / AUDIT).write_text(json.dumps({"step": 3, "found": found}))
     return write_report([run], folder / "report", ["grpo"]).as_uri()
 
 

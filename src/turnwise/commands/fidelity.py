@@ -156,7 +156,7 @@ def _audit(options: argparse.Namespace) -> int:
         "intervals are 95 %, resampling groups."
     )
     page = [head, [("effects", ""), *effects_table(made)], audit_table(made), verdict(made), *lacking_lines(found)]
-    return _tell(options, run, "audit", page, audit_figure(made), as_json(made))
+    return _tell(options, run, "audit", page, audit_figure(made), {"step": found.step, **as_json(made)})
 
 
 def _fidelity(options: argparse.Namespace) -> int:

@@ -125,11 +125,17 @@ def below(value_R: Values, weight_DR: Weights) -> Weights:
     return (np.cumsum(weight_DU, axis=1) - weight_DU / 2)[:, place_R]
 
 
+def _even(value_R: Values, size: float | None = None) -> Values:
+    """Make values equal that differ by rounding alone, relative to a size; default: to the largest."""
+    size = float(np.abs(value_R).max()) if size is None else size
+    return np.round(value_R / (size * EQUAL)) if size > 0 else value_R
+
+
 def rank_correlation(a_R: Values, b_R: Values, weight_DR: Weights) -> Drawn:
     """Compute Spearman's correlation: Pearson's of the ranks, where equal values share a rank; 0 if all are equal."""
     if not len(a_R):
         return np.full(len(weight_DR), np.nan)
-    rank_a, rank_b = below(a_R, weight_DR), below(b_R, weight_DR)
+    rank_a, rank_b = below(_even(a_R), weight_DR), below(_even(b_R, 1.0), weight_DR)
     middle_D1 = weight_DR.sum(1, keepdims=True) / 2  # the weighted mean of all ranks
     a_DR, b_DR = rank_a - middle_D1, rank_b - middle_D1
     square_D = (weight_DR * a_DR**2).sum(1) * (weight_DR * b_DR**2).sum(1)
@@ -141,7 +147,7 @@ def rank_within(a_R: Values, b_R: Values, trajectory_R: Int[np.ndarray, " R"], w
     found, weights = [], []
     for name in np.unique(trajectory_R):
         rows = np.flatnonzero(trajectory_R == name)
-        if len(rows) > 2 and np.ptp(b_R[rows]) > 0:
+        if len(rows) > 2 and np.ptp(b_R[rows]) > EQUAL:
             found.append(rank_correlation(a_R[rows], b_R[rows], np.ones((1, len(rows))))[0])
             weights.append(weight_DR[:, rows[0]])
     return mean(np.array(found), np.stack(weights, axis=1)) if found else np.full(len(weight_DR), np.nan)
@@ -152,7 +158,7 @@ def auroc(score_R: Values, has_R: Bool[np.ndarray, " R"], weight_DR: Weights) ->
     if not len(score_R):
         return np.full(len(weight_DR), np.nan)
     without_DR = weight_DR * ~has_R
-    return _ratio(mean_of(below(score_R, without_DR), weight_DR * has_R), without_DR.sum(1))
+    return _ratio(mean_of(below(_even(score_R), without_DR), weight_DR * has_R), without_DR.sum(1))
 
 
 def mean_of(value_DR: Weights, weight_DR: Weights) -> Drawn:

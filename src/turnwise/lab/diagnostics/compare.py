@@ -170,7 +170,8 @@ def compare(
         sides = [[keyed[key] for key in common] for keyed in (keyed_a, keyed_b)]
     elif sum(map(len, sides)) > 2:
         notes.append("A and B have no seed in common, so runs are not paired; paired runs would need fewer")
-    found = differences(*([run.config for run in side] for side in sides)) if name_settings else []
+    configs = ([run.config for run in side] for side in sides)
+    found = differences(*configs, paired=paired) if name_settings else []
     notes += _differing(found, unequal=unequal)
     played = [[outcomes(run, last_step(run, step), panel) for run in side] for side in sides]
     made: dict[str, Any] = {

@@ -46,17 +46,22 @@ def settings_of(config: Config, *, irrelevant: tuple[str, ...] = IRRELEVANT) -> 
     return {name: value for name, value in plain.items() if not name.startswith(irrelevant)}
 
 
-def differences(a: Sequence[Config], b: Sequence[Config]) -> list[Difference]:
+def differences(a: Sequence[Config], b: Sequence[Config], *, paired: bool = False) -> list[Difference]:
     """Settings in which runs of A differ from runs of B, in the order of a recipe.
 
-    A setting that varies equally within both sides, such as the environment of a comparison over several, is left out.
+    A setting that varies equally within both sides, such as the environment of a comparison over several, is left out;
+    of paired runs, in the order of the pairs, one that is equal within each pair.
     """
     sides = [[settings_of(config) for config in side] for side in (a, b)]
     names = dict.fromkeys(name for side in sides for settings in side for name in settings)
     found = []
     for name in names:
-        values = [sorted({json.dumps(settings.get(name)) for settings in side}) for side in sides]
-        if values[0] != values[1]:
+        given = [[json.dumps(settings.get(name)) for settings in side] for side in sides]
+        values = [sorted(set(side)) for side in given]
+        if paired and given[0] != given[1]:
+            unlike = [pair for pair in zip(*given, strict=True) if pair[0] != pair[1]]
+            values = [[*dict.fromkeys(side)] for side in zip(*unlike, strict=True)]
+        if values[0] != values[1] or (paired and given[0] != given[1]):
             found.append(Difference(name, *(" / ".join(map(_shown, side)) for side in values)))
     return found
 

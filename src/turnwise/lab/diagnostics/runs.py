@@ -44,8 +44,8 @@ class RunLog:
 
     @property
     def finished(self) -> bool:
-        """Whether the run was evaluated after its last step."""
-        return any(record["step"] == self.config.run.steps and "eval/success" in record for record in self.records)
+        """Whether the run was evaluated after its last step; an evaluation whose episodes all failed is none."""
+        return any(record["step"] == self.config.run.steps and _evaluated(record) for record in self.records)
 
     def curve(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the learning curve: `[evaluations]` step, training trajectories so far, held-out success.
@@ -57,7 +57,7 @@ class RunLog:
         played, curve = 0.0, []
         for record in self.records:
             played += record.get("rollout/trajectories", size * record.get("rollout/batches", 0.0))
-            if "eval/success" in record:
+            if _evaluated(record):
                 curve.append((record["step"], played, record["eval/success"]))
         steps, rollouts, success = (np.array(column, dtype=np.float64) for column in zip(*curve, strict=True))
         return steps, rollouts, success
@@ -147,6 +147,10 @@ def outcomes(run: RunLog, step: int, panel: str | None) -> dict[Episode, Mapping
 def last_step(run: RunLog, step: int | None) -> int:
     """Return the given step, or the run's last."""
     return run.config.run.steps if step is None else step
+
+
+def _evaluated(record: Mapping[str, float]) -> bool:
+    return "eval/success" in record and record.get("eval/episodes", 1) > 0
 
 
 def split_finished(runs: Sequence[RunLog]) -> tuple[list[RunLog], list[RunLog]]:

@@ -32,13 +32,19 @@ def page(comparison: RunComparison) -> Page:
     return [f"# {a} against {b}", comparison.verdict, table([comparison]), *_details(comparison), *_how(comparison)]
 
 
-def table(comparisons: Sequence[RunComparison], planned: int = 1) -> Table:
-    """Tabulate comparisons, with Holm-corrected p-values if there are several, or if several are `planned`."""
-    several = ("p, Holm",) * (max(len(comparisons), planned) > 1)
+def table(comparisons: Sequence[RunComparison], corrected: Sequence[tuple[float, bool]] | None = None) -> Table:
+    """Tabulate comparisons.
+
+    Args:
+        comparisons: The comparisons.
+        corrected: Holm-corrected p-value of each, and whether it is significant, if they are among several.
+    """
+    alone = [(c.difference.p, c.difference.shown) for c in comparisons]
+    several = ("p, Holm",) * (corrected is not None)
     lines: list[Sequence[str]] = [
         ("A", "B", "unit", "runs", "success of A", "of B", "A - B", "P(A beats B)", "", *several)
     ]
-    for c, p, stands in zip(comparisons, *_among_all(comparisons, planned), strict=True):
+    for c, (p, stands) in zip(comparisons, corrected or alone, strict=True):
         size = str(c.runs[0]) if c.runs[0] == c.runs[1] else f"{c.runs[0]}, {c.runs[1]}"
         shown = "shown" if stands else "before correction" if c.difference.shown else "not shown"
         lines.append(
@@ -57,7 +63,7 @@ def table(comparisons: Sequence[RunComparison], planned: int = 1) -> Table:
     return lines
 
 
-def _among_all(comparisons: Sequence[RunComparison], planned: int) -> tuple[list[float], list[bool]]:
+def among_all(comparisons: Sequence[RunComparison], planned: int) -> tuple[list[float], list[bool]]:
     """Return each comparison's Holm-corrected p-value, and whether it is significant; one alone keeps its interval.
 
     Planned ones without runs yet count too.
@@ -108,8 +114,8 @@ def _how(c: RunComparison) -> Page:
         "Success is the mean over held-out episodes of a run's last evaluation, or of the step asked for; of a pair, "
         "over the episodes that both completed.",
         f"Intervals are 95 %, over {c.unit.split(',')[0]}; each end is the outer of a stratified bootstrap's "
-        "(corrected for few runs) and Student's. "
-        "With several comparisons on one page each has its own 5 %.",
+        "(corrected for few runs) and Student's; that of P(A beats B) is Wilson's, unpaired the outer of it and of a "
+        "bootstrap. With several comparisons on one page each has its own 5 %.",
         "More seeds needed: those that give Student's test a power of 0.8 for the observed difference, by the "
         "noncentral t distribution with the standard deviation of the paired differences (unpaired: sqrt(var A + var "
         "B)). The difference is itself uncertain, so this is an order of magnitude.",
@@ -264,20 +270,19 @@ def write_study(study: Study) -> tuple[Path, Page] | None:
         return None
     found = results(study, arms)
     parts: list[str | Table] = [f"# {study.name}"]
-    stand: list[bool] = []
+    planned = len(study.config.compare) * len(study.config.recipes)
+    p_values, stand = among_all([comparison for _, comparison in found], planned)
     colors = arm_colors(study.config.methods)
     for recipe in arms:
-        mine = [comparison for of, comparison in found if of == recipe]
+        own = [place for place, (of, _) in enumerate(found) if of == recipe]
+        mine, corrected = [found[place][1] for place in own], [(p_values[place], stand[place]) for place in own]
         parts += [f"## {recipe.stem}"]
         for c in mine:
             stem = f"{recipe.stem}-{slug(c.names[0])}-against-{slug(c.names[1])}"
             write(study.folder / "comparisons", stem, page(c), figure(c, colors))
         if mine:
-            planned = len(study.config.compare)
-            p_values, stands = _among_all(mine, planned)
-            stand += stands
-            verdicts = "\n".join(map(_among_verdict, mine, p_values, stands))
-            parts += [table(mine, planned), *[HOLM] * (planned > 1), verdicts]
+            verdicts = "\n".join(_among_verdict(c, *each) for c, each in zip(mine, corrected, strict=True))
+            parts += [table(mine, corrected if planned > 1 else None), *[HOLM] * (planned > 1), verdicts]
         made = arm_table(arms[recipe])
         parts += [f"{ARMS}, and after by task type." if made[0][4:] else f"{ARMS}.", made]
     parts += filter(None, [study.config.notes.strip()])

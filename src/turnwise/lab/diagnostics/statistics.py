@@ -127,14 +127,19 @@ def win_probability(differences: np.ndarray) -> Interval:
 def win_probability_unpaired(a: np.ndarray, b: np.ndarray, *, draws: int = DRAWS, seed: int = 0) -> Interval:
     """Estimate the probability that a run of A beats one of B, ties half (Mann and Whitney's U / nm).
 
-    The interval is a percentile bootstrap over the runs of each side.
+    Each end of the interval is the outer of a percentile bootstrap over the runs of each side and of Wilson's interval
+    for as many pairs as the smaller side has runs.
     """
+    from turnwise.train.evaluation.play import wilson_interval  # imports torch, which nothing else here needs
+
     better = (a[:, None] > b[None, :]) + 0.5 * (a[:, None] == b[None, :])
     generator = np.random.default_rng(seed)
     rows, columns = generator.integers(len(a), size=(draws, len(a))), generator.integers(len(b), size=(draws, len(b)))
     resampled = [better[np.ix_(row, column)].mean() for row, column in zip(rows, columns, strict=True)]
     low, high = np.quantile(resampled, [0.5 - LEVEL / 2, 0.5 + LEVEL / 2])
-    return Interval(float(better.mean()), float(low), float(high))
+    num, value = min(len(a), len(b)), float(better.mean())
+    outer = wilson_interval(value * num, num)  # pyright: ignore[reportArgumentType]
+    return Interval(value, min(float(low), outer[0]), max(float(high), outer[1]))
 
 
 def pairs_needed(difference: float, spread: float, *, arms: int = 1) -> float:

@@ -202,15 +202,16 @@ class _Run:
                     "step": step,
                     "methods": methods,
                     "ranked": [{"names": names, "fidelity": values[names[0]]} for names in ranked],
-                    "audit": self._audit(),
+                    "audit": self._audit(step),
                 }
         return True
 
-    def _audit(self) -> dict[str, float | None]:
-        """Return how well each method finds turns with an effect (AUROC), if the run was audited."""
+    def _audit(self, step: int) -> dict[str, float | None]:
+        """Return how well each method finds turns with an effect (AUROC), if the policy of this step was audited."""
         path = self.run.path / "analyses" / AUDIT
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))["found"] if path.exists() else {}
+            audit = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"found": {}}
+            found = audit["found"] if audit.get("step") == step else {}
             return {name: one["auroc"]["value"] for name, one in found.items()}
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             self._say(f"cannot read {path} ({error}); run `turnwise audit` again. The page leaves it out")
