@@ -1,5 +1,6 @@
 """Judges: asked in batches, each case once; what they say is kept, and what they fail to say costs nothing else."""
 
+import dataclasses
 import shutil
 
 import numpy as np
@@ -13,7 +14,7 @@ from turnwise.base.errors import ConfigError, EngineFault
 from turnwise.config import parse_config
 from turnwise.credit.shaping.tournament import Arena, swiss
 from turnwise.extensions.judge import chat
-from turnwise.extensions.judge.cases import Comparison, Rating, transcript
+from turnwise.extensions.judge.cases import Comparison, Rating, task_of, transcript
 from turnwise.extensions.judge.chat import ChatJudge, question, read_scores
 from turnwise.extensions.judge.judge import Judge, make_judge
 from turnwise.extensions.judge.measures import progress, rank
@@ -342,3 +343,14 @@ def test_mica_takes_the_judges_progress_as_turn_rewards():
     # the card's check of MICA: A_turn = [[0, -1], [0, 1]], A_group = [[1, -1], [-1, 1]], half of each
     np.testing.assert_allclose(tw.mica(discount=1.0, column="progress")(batch), [0.5, -1, -0.5, 1], atol=1e-7)
     assert np.abs(tw.mica(discount=1.0)(batch) - [0.5, -1, -0.5, 1]).max() > 0.1
+
+
+def test_a_judge_reads_the_turns_that_a_trajectory_was_given():
+    """The task stands before them, and a hinted trajectory begins after them."""
+    turns = [Turn(text, text, [1], [2], [0.0], f"do {text}", False) for text in ("TASK: cook", "raw.", "hot.")]
+    whole = Trajectory(0, "t", turns, last_observation="done")
+    hinted = dataclasses.replace(whole, turns=turns[2:], given=tuple(turns[:2]))
+    assert task_of(hinted) == task_of(whole) == "TASK: cook"
+    assert transcript(hinted) == transcript(whole)
+    assert transcript(hinted, 0) == transcript(whole, 2)
+    assert transcript(hinted, 0).endswith("Turn 2: do raw.\nAnswer 2: hot.")

@@ -209,6 +209,25 @@ def test_a_past_self_plays_with_the_weights_of_its_step():
     assert {one.learns for one in played} == {True, False}
 
 
+def test_groups_that_start_alone_train_every_role():
+    """As those do that replace dropped ones: one match each, of which the policy plays one role."""
+    deal, made = KUHN.tasks("train")[0], collector(size=2, random=1.0)
+    rng = np.random.default_rng(0)
+
+    def role(group: int, begin: int) -> str:
+        return deal.roles[made._places(group, deal, rng, begin)[0].seat.seat]
+
+    roles = [role(0, begin) for begin in range(6)]
+    assert roles[:2] == roles[2:4] == roles[4:]
+    assert len({*roles}) == 2
+    assert [role(group, 0) for group in range(4)] == roles[:4], "within a batch they take turns"
+    begun = set()
+    for seed in range(8):
+        played = play(1, size=2, seed=seed, random=1.0)
+        begun.add(played[0].info["role"])
+    assert len(begun) == 2
+
+
 def test_a_group_that_replaces_another_leaves_the_past_selves_that_play_as_they_are():
     """One model for all of them would give the first engine the weights of the second."""
     made, own = collector(past=1.0, every=1, keep=5), models()

@@ -11,7 +11,8 @@ from tests.steps import gathered as gather
 from tests.toys import Levels, ScriptedEngine, color_policy, small_config
 
 from turnwise.environments.suites import Seeded
-from turnwise.rollout.experience import Experience, spreads
+from turnwise.rollout.experience import Experience, learned_from, spreads
+from turnwise.rollout.trajectory import Trajectory, Turn
 
 POLICY = color_policy()
 
@@ -159,3 +160,18 @@ def test_no_two_batches_of_a_run_are_drawn_with_the_same_seed(tmp_path):
     single = ScriptedEngine(lambda number, turn: [POLICY.format.stop_id])
     play(tmp_path, ("never",), engine=single, step=5, seed=2)
     assert {sampling.seed for sampling in single.samplings} == {2 * 100_003 + 5}
+
+
+def test_further_groups_are_dropped_by_their_spread_too():
+    def group(number: int, *rewards: float) -> list[Trajectory]:
+        return [
+            Trajectory(number, "t", [Turn("", "", [1], [2], [0.0], "", True, reward=reward)], ended="terminated")
+            for reward in rewards
+        ]
+
+    played = [*group(4, 1.0, 1.0), *group(5, 0.0, 1.0), *group(6, 0.5, 0.6)]
+    assert learned_from(played, "none", 3, first=4).all()
+    kept = learned_from(played, "none", 3, first=4, keep_spread=1.0)
+    assert kept.tolist() == [False, False, True, True, True, True]
+    few = learned_from(played, "none", 3, first=4, keep_spread=0.2)
+    assert few.tolist() == [False, False, True, True, False, False]

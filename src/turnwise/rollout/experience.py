@@ -11,7 +11,7 @@ from turnwise.credit.segments import Labels
 from turnwise.engines.models import Models
 from turnwise.environments.base import Task
 from turnwise.rollout.groups import Collector, OnTurn
-from turnwise.rollout.selection import GroupFilter, kept
+from turnwise.rollout.selection import GroupFilter, kept, widest
 from turnwise.rollout.trajectory import Trajectory
 
 
@@ -115,12 +115,19 @@ def lag_metrics(trajectories: Sequence[Trajectory], step: int) -> dict[str, floa
 
 
 def learned_from(
-    trajectories: Sequence[Trajectory], group_filter: GroupFilter, num_groups: int, *, first: int
+    trajectories: Sequence[Trajectory],
+    group_filter: GroupFilter,
+    num_groups: int,
+    *,
+    first: int,
+    keep_spread: float | None = None,
 ) -> np.ndarray:
     """Return which trajectories of groups numbered from `first` a step learns from, `[trajectories]` bool.
 
-    They are the usable ones of groups that pass the filter.
+    They are the usable ones of groups that pass the filter, and of these the widest, if `keep_spread` says so.
     """
     own = [dataclasses.replace(trajectory, group=trajectory.group - first) for trajectory in trajectories]
     kept_G = kept(group_filter, *outcomes(own, num_groups))
+    if keep_spread is not None:
+        kept_G = kept_G & widest(spreads(own, kept_G), keep_spread)
     return np.array([trajectory.usable and kept_G[trajectory.group] for trajectory in own], dtype=bool)

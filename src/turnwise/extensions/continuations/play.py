@@ -155,7 +155,8 @@ class Continuations:
             return self._answered[2]
         found, number = Histories.of(trajectories, tasks, cuts), self.settings.number
         most = self.settings.turns
-        chosen_H = np.array([most is None or len(start.turns) < most for start in found.starts], dtype=bool)
+        own_H = [len(start.turns) - len(trajectories[start.origin or 0].given) for start in found.starts]
+        chosen_H = np.array([most is None or own < most for own in own_H], dtype=bool)
         starts = [
             dataclasses.replace(found.starts[history], conversation=place * number + continuation)
             for place, history in enumerate(np.flatnonzero(chosen_H).tolist())
@@ -163,7 +164,7 @@ class Continuations:
         ]
         played = blocking(self._play(starts))
         self._replays.add(played)
-        if all(one.failure is not None for one in played):
+        if played and all(one.failure is not None for one in played):
             raise RunError(f"all {len(played)} continuations failed; the last one: {placed_failure(played[-1])}")
         self._played += played
         self._tokens += [start.token for start in starts]

@@ -72,7 +72,8 @@ class Hinted:
                 groups.append(group)
                 starts.append(start)
         played = self._play(starts, collector, models, step, on_turn)
-        used_N = learned_from(played, self._rollout.filter_at(step), len(starts), first=first)
+        passing = self._rollout.filter_at(step)
+        used_N = learned_from(played, passing, len(starts), first=first, keep_spread=self._rollout.keep_spread)
         metrics = {"hinted": float(len(groups))}
         if (total_G > 0).any():
             metrics["difficulty"] = float(difficulty_G[total_G > 0].mean())

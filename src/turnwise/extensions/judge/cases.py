@@ -47,19 +47,20 @@ Ask = Callable[[Sequence[Case]], Sequence[Any]]
 
 def task_of(trajectory: Trajectory) -> str:
     """Return the task as the policy read it."""
-    return trajectory.turns[0].observation
+    return (*trajectory.given, *trajectory.turns)[0].observation
 
 
 def transcript(trajectory: Trajectory, num_turns: int | None = None, *, observations: bool = True) -> str:
-    """Write out the first turns of a trajectory, by default all.
+    """Write out the turns that a trajectory was given, and its own first turns, by default all.
 
     Args:
         trajectory: The trajectory.
-        num_turns: Number of turns to include.
+        num_turns: Number of its own turns to include.
         observations: Whether to include the environment's answers.
     """
-    turns = trajectory.turns if num_turns is None else trajectory.turns[:num_turns]
-    after = [turn.observation for turn in trajectory.turns[1:]] + [trajectory.last_observation]
+    every = (*trajectory.given, *trajectory.turns)
+    turns = every if num_turns is None else every[: len(trajectory.given) + num_turns]
+    after = [turn.observation for turn in every[1:]] + [trajectory.last_observation]
     lines = []
     for number, (turn, answer) in enumerate(zip(turns, after, strict=False), 1):
         lines.append(f"Turn {number}: {turn.response.strip()}")

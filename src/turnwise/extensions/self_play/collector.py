@@ -139,7 +139,8 @@ class SelfPlay(Independent):
         rng = np.random.default_rng([batch.seed, Stream.OPPONENTS])
         self._remember(batch.models, batch.planned_version)
         version, weights = self._selves[rng.integers(len(self._selves))] if self._selves else (0, b"")
-        seated = [self._places(group, task, rng) for group, task in enumerate(batch.tasks)]
+        begin = int(rng.integers(2**31))  # so that groups which start alone do not all begin with the same role
+        seated = [self._places(group, task, rng, begin) for group, task in enumerate(batch.tasks)]
         past = None
         if any(place.actor == PAST for places in seated for place in places):
             past = self._past_engine(batch.models, version, weights)
@@ -166,8 +167,8 @@ class SelfPlay(Independent):
             trajectory.info["actor"] = f"step {plan.version}" if place.actor == PAST else POLICY
         return played
 
-    def _places(self, group: int, task: Task, rng: np.random.Generator) -> list["_Place"]:
-        """Seat the players of a group's matches."""
+    def _places(self, group: int, task: Task, rng: np.random.Generator, begin: int) -> list["_Place"]:
+        """Seat the players of a group's matches; roles to train take turns from `begin` on."""
         kinds, shares = list(self._share), list(self._share.values())
         if not isinstance(task, Deal):
             raise ConfigError(
@@ -180,7 +181,7 @@ class SelfPlay(Independent):
         places: list[_Place] = []
         for match in range(group * matches, (group + 1) * matches):
             kind = kinds[rng.choice(len(kinds), p=shares)]
-            own = train[match % len(train)]
+            own = train[(begin + match) % len(train)]
             players = [kind if kind in OPPONENTS and role != own else POLICY for role in task.roles]
             deal = dataclasses.replace(task, players=tuple(players))
             for seat in (seat for seat, player in enumerate(players) if player == POLICY):

@@ -96,7 +96,13 @@ class PrefixSampling:
         rows = list(self._store.rows)
         groups = [(row, turns) for row in rows if (turns := self._turns(row))]
         played = self._play(groups, len(experience.numbers), collector, models, step, on_turn)
-        used_N = learned_from(played, self._rollout.filter_at(step), len(groups), first=len(experience.numbers))
+        used_N = learned_from(
+            played,
+            self._rollout.filter_at(step),
+            len(groups),
+            first=len(experience.numbers),
+            keep_spread=self._rollout.keep_spread,
+        )
         metrics = self._store.metrics(step) | self._learn(groups, played, len(experience.numbers))
         new = self._chosen(experience, step)
         self._store.clear()

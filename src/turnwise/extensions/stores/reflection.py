@@ -76,7 +76,8 @@ class ReplayAndReflection:
         experience = dataclasses.replace(experience, used_N=experience.used_N | np.array(completed, dtype=bool))
         failures = [row for number in dict.fromkeys(experience.numbers) if (row := self._failure(number, step))]
         played = self._play(failures, first, collector, models, step, on_turn)
-        used_N = learned_from(played, self._rollout.filter_at(step), len(failures), first=first)
+        passing = self._rollout.filter_at(step)
+        used_N = learned_from(played, passing, len(failures), first=first, keep_spread=self._rollout.keep_spread)
         metrics["reflections"] = float(len(failures))
         if any(each.usable for each in played):
             metrics["reflection_success"] = float(np.mean([each.success for each in played if each.usable]))
