@@ -15,6 +15,7 @@ from turnwise.extensions.branching.growth import RULES
 
 AHEAD = Part("ahead=1", {Facet.OUTCOMES: "plays ahead"}, {Facet.OUTCOMES: "starts the groups of each step"})
 FURTHER = [
+    {"model": {"name": "x", "train": "lora", "adapters": ["a"]}, "harness": {"run": "a:b"}},
     {"rollout": {"top_p": 0.9}},
     {"engine": {"name": "server"}, "update": {"scoring": "trainer"}},
     {"engine": {"name": "tinker"}},

@@ -53,7 +53,7 @@ def test_ours_withstand_all(name):
 
 def test_the_command_reports_and_says_it_by_its_exit_code(capsys):
     assert main(["check-env", "--tamper", "tests.environments.tampered:Sound"]) == 0
-    assert "withstood 29 of 29 attacks" in capsys.readouterr().out
+    assert "withstood 33 of 33 attacks" in capsys.readouterr().out
     assert main(["check-env", "--tamper", "--json", "tests.environments.tampered:Believes"]) == 2
     told = json.loads(capsys.readouterr().out)
     assert 0.5 < told["score"] < 1

@@ -7,7 +7,7 @@ from turnwise.models.critic import Critic
 from turnwise.models.settings import CriticConfig
 from turnwise.objective.settings import UpdateConfig
 from turnwise.train.parts import make_optimizer
-from turnwise.train.update import learning_rate
+from turnwise.train.schedule import learning_rate
 
 
 def test_the_learning_rate_rises_over_the_warm_up_and_stays() -> None:

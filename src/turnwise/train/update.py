@@ -132,12 +132,12 @@ class Learner:
             return sums
 
         spend = functools.partial(self.budget.spend, shortest=sequences.shortest)
-        metrics = dict(objective.metrics)
+        taught: dict[str, float] = {}
         if self.value and critic:
             about = objective.parts["value"], measured.batch, measured.sequences, settings
-            metrics |= teach_alone(self.value, *about, self.precision, self.budget, generator, step)
+            taught = teach_alone(self.value, *about, self.precision, self.budget, generator, step)
             if step <= critic.settings.warmup_steps:
-                return totals | metrics
+                return {**totals, **objective.metrics, **taught}
         model.train()
         for _ in range(settings.epochs):
             units_N = sequences.whole_trees(objective.unit_N)
@@ -168,7 +168,7 @@ class Learner:
         model.eval()
         if below := kept_states(model):
             below.end_update()
-        return metrics | totals
+        return {**taught, **totals, **objective.metrics}
 
     def prepare(self, measured: Measured, credit: Trace, step: int) -> tuple[StepLoss, Sequences]:
         """Prepare the loss of a step, and its sequences with those of its lesson."""
