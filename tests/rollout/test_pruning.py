@@ -1,5 +1,6 @@
 """ARRoL: trajectories wait after their first tokens, and those that are not chosen end there."""
 
+import itertools
 import shutil
 from typing import Any
 
@@ -88,6 +89,27 @@ def test_what_was_not_played_is_no_environment_step_and_all_is_of_the_present_we
     assert {turn.version for one in played for turn in one.turns} == {4}
 
 
+class Frail(Long):
+    """Every other one fails at its first step."""
+
+    made = itertools.count()
+
+    def step(self, response):
+        if next(self.made) % 2:
+            raise OSError("the game is lost")
+        return super().step(response)
+
+
+def test_trajectories_that_failed_take_no_place_of_others():
+    settings = RolloutConfig.model_validate({"group_size": 8, "max_new_tokens": 3, "collector": {**ARROL, "keep": 0.5}})
+    played = play(make_collector(settings, InProcessEnvironments(Frail), str))
+    for group in (played[:8], played[8:]):
+        failed = [one for one in group if one.failure]
+        assert len(failed) > 3
+        assert sum(one.usable for one in group) == min(4, 8 - len(failed))
+        assert [one.ended for one in group].count("pruned") == max(0, 4 - len(failed))
+
+
 def test_the_warm_up_counts_steps_and_not_batches():
     made = collector(keep=0.5, warmup=2)
     pruned = [any(one.ended == "pruned" for one in play(made, version=version)) for version in (0, 0, 1, 2)]
@@ -111,6 +133,8 @@ def test_about_half_of_those_that_are_kept_can_be_expected_to_succeed():
     assert kept[1], "who has ended is kept"
     assert kept.sum() == 3
     assert survivors(likely, ~waits, 0.5).all()
+    lost = np.array([True, True, True, False, False, False])
+    assert survivors(likely, ~lost, 0.5, lost).nonzero()[0].tolist() == [3, 4, 5], "nothing is learned from the others"
 
 
 def test_the_estimate_is_a_logistic_regression_with_a_ridge():

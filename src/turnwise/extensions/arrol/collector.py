@@ -2,17 +2,17 @@
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pydantic
 
-from turnwise.base.errors import ConfigError, EngineFault
+from turnwise.base.errors import ConfigError, EngineFault, EnvironmentFault
 from turnwise.base.shapes import Bool, Float
 from turnwise.base.streams import Stream
 from turnwise.engines.base import Engine, Generation, Sampling, give_back
-from turnwise.environments.base import Task
+from turnwise.environments.base import Step, Task
 from turnwise.environments.hosts import Environments
 from turnwise.rollout.collectors import Independent
 from turnwise.rollout.groups import Group, TaskBatch
@@ -91,14 +91,17 @@ class Pruning(Independent):
             return await super().play(group)
         plan: _Plan = group.plan
 
+        failed: set[int] = set()
+
         def decide(seen: Float[np.ndarray, "N F"], waits_N: Bool[np.ndarray, " N"]) -> Bool[np.ndarray, " N"]:
             kept_N = np.ones(group.size, dtype=bool)
             if plan.prunes:
-                kept_N = survivors(plan.estimate(seen), waits_N, self._options.keep)
+                failed_N = np.isin(np.arange(group.size), [*failed])
+                kept_N = survivors(plan.estimate(seen), waits_N, self._options.keep, failed_N)
             return kept_N | (plan.lots < self._options.explore)
 
         about = self._options.tokens, decide, group.first, group.stride, group.waits.changed
-        engine = Waiting(group.engine, group.size, *about)
+        engine = Waiting(_Noting(group.engine, failed, group), group.size, *about)
         group.waits.count = engine.count
 
         def watched(live: int, total: int) -> None:
@@ -106,7 +109,10 @@ class Pruning(Independent):
             if group.on_turn:
                 group.on_turn(live, total)
 
-        played = await self._play_starts(group, group.starts(), engine=engine, on_turn=watched)
+        environments = _Noting(group.environments, failed, group)
+        played = await self._play_starts(
+            group, group.starts(), engine=engine, environments=environments, on_turn=watched
+        )
         policy = group.models.policy
         for number, trajectory in enumerate(played):
             if number in engine.pruned:
@@ -274,20 +280,50 @@ def _sigmoid(x: np.ndarray) -> np.ndarray:
     return 1 / (1 + np.exp(-np.clip(x, -30, 30)))
 
 
+class _Noting:
+    """An engine, or environments, that note whose trajectory they fail; both number it by the first argument."""
+
+    def __init__(self, inner: Any, failed: set[int], group: Group):
+        self._inner, self._failed, self._group = inner, failed, group
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def generate(self, *given: Any) -> Generation:
+        return await self._noted(self._inner.generate, *given)
+
+    async def start(self, *given: Any) -> Step:
+        return await self._noted(self._inner.start, *given)
+
+    async def step(self, *given: Any) -> Step:
+        return await self._noted(self._inner.step, *given)
+
+    async def _noted(self, call: Callable[..., Awaitable[Any]], number: int, *given: Any) -> Any:
+        try:
+            return await call(number, *given)
+        except (EngineFault, EnvironmentFault):
+            self._failed.add(number % self._group.stride - self._group.first)
+            raise
+
+
 def survivors(
-    chance_N: Float[np.ndarray, " N"], waits_N: Bool[np.ndarray, " N"], keep: float
+    chance_N: Float[np.ndarray, " N"],
+    waits_N: Bool[np.ndarray, " N"],
+    keep: float,
+    failed_N: Bool[np.ndarray, " N"] | None = None,
 ) -> Bool[np.ndarray, " N"]:
     """Choose which trajectories of a group continue, so that about half of the kept ones can be expected to succeed.
 
-    Trajectories that have ended are kept. One at a time, the most or the least likely of the others is
-    added, whichever suits the mean that the missing ones should have.
+    Trajectories that have ended are kept, unless they failed, since nothing is learned from those. One at a time, the
+    most or the least likely of the others is added, whichever suits the mean that the missing ones should have.
 
     Args:
         chance_N: Estimated probability of success of each.
         waits_N: Which of them wait.
         keep: Share of the group to keep, rounded to a whole number.
+        failed_N: Which of them failed; default: none.
     """
-    kept_N = ~waits_N
+    kept_N = ~waits_N if failed_N is None else ~waits_N & ~failed_N
     rest = [int(number) for number in np.argsort(chance_N, kind="stable") if waits_N[number]]
     most = round(keep * len(chance_N))
     while rest and (missing := most - int(kept_N.sum())) > 0:
