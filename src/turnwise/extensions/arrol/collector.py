@@ -101,7 +101,8 @@ class Pruning(Independent):
             return kept_N | (plan.lots < self._options.explore)
 
         about = self._options.tokens, decide, group.first, group.stride, group.waits.changed
-        engine = Waiting(_Noting(group.engine, failed, group), group.size, *about)
+        own: Any = _Noting(group.engine, failed, group)
+        engine = Waiting(own, group.size, *about)
         group.waits.count = engine.count
 
         def watched(live: int, total: int) -> None:
