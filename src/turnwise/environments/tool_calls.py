@@ -29,6 +29,14 @@ def tagged(text: str, name: str, begin: int = 0) -> Iterator[tuple[int, int]]:
         begin = end + len(closing)
 
 
+def last_tagged(text: str, name: str) -> str | None:
+    """Return the content of the last `<name>...</name>` without white space around it, None if there is none."""
+    content = None
+    for begin, end in tagged(text, name):
+        content = text[begin:end].strip()
+    return content
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class ParsedCall:
     """One tool call."""

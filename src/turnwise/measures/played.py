@@ -13,11 +13,11 @@ def action_of(response: str) -> str:
 
     That is its last `<action>...</action>` after its reasoning, or everything after the reasoning.
     """
-    from turnwise.environments.tool_calls import tagged, without_reasoning
+    from turnwise.environments.tool_calls import last_tagged, without_reasoning
 
     said = without_reasoning(response)
-    begin, end = [(0, len(said)), *tagged(said, "action")][-1]
-    return " ".join(said[begin:end].split())
+    action = last_tagged(said, "action")
+    return " ".join((said if action is None else action).split())
 
 
 OF_TURN: Mapping[str, Callable[[Trajectory, Turn], object]] = {

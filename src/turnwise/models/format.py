@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from turnwise.base.errors import ConfigError
 from turnwise.environments.base import Step
 from turnwise.environments.plain import sound_text
-from turnwise.environments.tool_calls import THINK, tagged, without_reasoning
+from turnwise.environments.tool_calls import THINK, last_tagged, without_reasoning
 from turnwise.models import subgoals
 
 if TYPE_CHECKING:
@@ -127,10 +127,7 @@ class Format:
         return (said, False) if action is None else (action, True)
 
     def _action(self, text: str) -> str | None:
-        said, found = without_reasoning(text, opened=self.opens_reasoning), None
-        for begin, end in tagged(said, "action"):
-            found = said[begin:end].strip()
-        return found
+        return last_tagged(without_reasoning(text, opened=self.opens_reasoning), "action")
 
     def plain(self, text: str) -> str:
         """Break up special tokens in an environment's text, so that an observation cannot end its own message."""

@@ -138,9 +138,9 @@ class Learner:
             taught = teach_alone(self.value, *about, self.precision, self.budget, generator, step)
             if step <= critic.settings.warmup_steps:
                 return {**totals, **objective.metrics, **taught}
+        units_N = sequences.whole_trees(objective.unit_N)
         model.train()
         for _ in range(settings.epochs):
-            units_N = sequences.whole_trees(objective.unit_N)
             parts = mini_batches(objective.matters_N, units_N, settings.mini_batches, generator)
             for part in parts:
                 damping = {}
