@@ -1,6 +1,8 @@
 """Small random chat models in folders, as a user would name them: tokenizer, chat template and weights."""
 
+import atexit
 import functools
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -49,6 +51,7 @@ def tokenizer(family: str) -> PreTrainedTokenizerFast:
 def chat_model(family: str) -> Path:
     """A folder with a random model of the family, kept for the session."""
     folder = Path(tempfile.mkdtemp(prefix=f"turnwise-{family}-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     words = tokenizer(family)
     sizes = {
         "vocab_size": len(words),
