@@ -14,7 +14,8 @@ a failure; with a harness, the same games are played through the gateway, by a f
 "Of the ideal" is the least time that these environments allow over the measured one, if groups are taken in the order
 of their start: a trajectory begins as soon as the weights that it may begin with are there, or the group that it
 replaces has been dropped, with a worker for each environment or as many as `--workers` says. A step learns as long
-after its rollouts, and takes at least as long in all, as one whose environments do not wait.
+after its rollouts, and takes at least as long in all, as one whose environments do not wait. That leaves generation
+out. "With generation" adds to each wait the time of a response that is generated alone, likewise without waits.
 """
 
 import argparse
@@ -129,10 +130,17 @@ class Times(Display):
 
 
 def seconds_per_step(
-    lag: int, fast_ms: float, steps: int, hidden: int = 64, workers: int = 0, kind: str = "native"
+    lag: int,
+    fast_ms: float,
+    steps: int,
+    hidden: int = 64,
+    workers: int = 0,
+    kind: str = "native",
+    groups: int | None = None,
 ) -> Measured:
     """Train a policy; return the means of `steps - WARM_UP` steps, whatever the lag."""
     first, last, given = WARM_UP + lag, steps + lag, KINDS[kind]
+    sizes = {"groups": groups} if groups else {}
     FAST_MS[0] = fast_ms
     with tempfile.TemporaryDirectory() as folder:
         config = parse_config({
@@ -143,7 +151,7 @@ def seconds_per_step(
             "warmstart": {"steps": 0},
             "method": "reinforce",
             **given,
-            "rollout": {**given["rollout"], "max_new_tokens": 8, "max_lag": lag},
+            "rollout": {**given["rollout"], **sizes, "max_new_tokens": 8, "max_lag": lag},
             "update": {"learning_rate": 1e-9},  # a policy that always wins would leave a filter nothing
             "evaluate": {"every": 0, "final_episodes": 2},
             "checkpoint": {"every": 1000},
@@ -176,12 +184,13 @@ def ideal_seconds(
     wanted: int,
     computes: float = 0.0,
     learning: float = 0.0,
+    generates: float = 0.0,
 ) -> float:
     """Return the least seconds per step that the groups which each step took, in their order, allow.
 
     The order is the pool's: another group starts for each that is dropped, and `wanted` ones when a step has learned.
-    Each of the workers waits for one environment at a time. A step computes for `computes` seconds, and learns in the
-    last `learning` of them.
+    Each of the workers waits for one environment at a time. A response takes `generates` seconds, whatever else is
+    generated. A step computes for `computes` seconds, and learns in the last `learning` of them.
     """
     groups, asked, ends, free = [group for step in steps for group in step], [], list[float](), [0.0] * workers
     left = [[TURNS] * len(group.tasks) for group in groups]
@@ -199,7 +208,7 @@ def ideal_seconds(
     while asked:
         at, number, member = heapq.heappop(asked)
         home = (number * len(groups[number].tasks) + member) % workers
-        at = free[home] = max(at, free[home]) + seconds_of(groups[number].tasks[member], fast_ms)
+        at = free[home] = max(at + generates, free[home]) + seconds_of(groups[number].tasks[member], fast_ms)
         left[number][member] -= 1
         done[number] = max(done[number], at)
         if left[number][member]:
@@ -226,12 +235,16 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=0, help="default: as many as turnwise chooses")
     parser.add_argument("--kind", choices=KINDS, default="native")
     options = parser.parse_args()
-    print("| ms per step, fast and slow | lag | steps per hour | times lag 0, each round | of the ideal |")
-    print("|-:|-:|-:|-|-|")
+    print(
+        "| ms per step, fast and slow | lag | steps per hour | times lag 0, by round | of the ideal | with generation |"
+    )
+    print("|-:|-:|-:|-|-|-|")
     measured = functools.partial(
         seconds_per_step, hidden=options.hidden, workers=options.workers, kind=options.kind, steps=options.steps
     )
     least = min(measured(0, 0.0) for _ in range(options.rounds))
+    alone = min(measured(0, 0.0, kind="native", groups=1) for _ in range(options.rounds))
+    generates = (alone.seconds - alone.learning) / TURNS
     computes = {"computes": least.seconds, "learning": least.learning}
     for fast_ms in options.fast_ms:
         lags = [0, *options.lags]
@@ -240,12 +253,18 @@ def main() -> None:
             seconds = [each[lag].seconds for each in rounds]
             gains = ", ".join(f"{each[0].seconds / each[lag].seconds:.2f}" for each in rounds)
             how = (lag, fast_ms, options.workers or 10**4, KINDS[options.kind]["rollout"]["groups"])
-            ideal = [ideal_seconds(each[lag].steps, *how, **computes) / each[lag].seconds for each in rounds]
-            shares = ", ".join(f"{100 * share:.0f} %" for share in ideal)
+            shares = [
+                ", ".join(
+                    f"{100 * ideal_seconds(each[lag].steps, *how, **bound) / each[lag].seconds:.0f} %"
+                    for each in rounds
+                )
+                for bound in (computes, {**computes, "generates": generates})
+            ]
             speed = f"{3600 / statistics.median(seconds):,.0f}"
-            print(f"| {fast_ms:g}, {fast_ms * SLOWER:g} | {lag} | {speed} | {gains} | {shares} |", flush=True)
+            print("", f"{fast_ms:g}, {fast_ms * SLOWER:g}", lag, speed, gains, *shares, "", sep=" | ", flush=True)
     print(
-        f"\nA step whose environments do not wait takes {least.seconds:.2f} s, {least.learning:.2f} after its rollouts."
+        f"\nWithout waits a step takes {least.seconds:.2f} s, {least.learning:.2f} of it after its rollouts. "
+        f"A response that is generated alone takes {1000 * generates:.0f} ms."
     )
 
 

@@ -51,6 +51,7 @@ def test_the_least_time_per_step_is_that_of_the_slowest_or_of_what_is_computed()
     assert lag_speed.ideal_seconds(twins, 0, 1.0, 99, 2) == pytest.approx(six)
     assert lag_speed.ideal_seconds(ones, 4, 1.0, 9, 2, computes=0.5) == pytest.approx(0.5)
     assert lag_speed.ideal_seconds(ones, 0, 1.0, 9, 2, learning=0.5) == pytest.approx(six + 0.5)
+    assert lag_speed.ideal_seconds(ones, 0, 1.0, 9, 2, generates=0.5) == pytest.approx(six + 0.5 * lag_speed.TURNS)
 
 
 def test_in_the_least_time_a_group_begins_when_the_one_that_it_replaces_was_dropped():
