@@ -123,6 +123,7 @@ VARIANTS: dict[str, tw.Transform] = {
     "verl_er(rloo)": tw.verl_er(tw.rloo()),
     "tp_grpo(release)": tw.tp_grpo(convention="release"),
     "g2po(weight=0)": tw.g2po(weight=0.0),
+    "g2po(release)": tw.g2po(scale=False, convention="verl-agent"),
     "mt_grpo(cae)": tw.mt_grpo(estimator="cae"),
     "gtpo(group)": tw.gtpo(compared="group"),
     "trace_gold(window=0)": tw.trace_gold(window=0),

@@ -50,6 +50,11 @@ def z_within(values, key):
     return result
 
 
+def centred_within(values, key):
+    """Subtract the mean of those with the same key, by place."""
+    return {place: float(values[place] - mean([values[p] for p in values if key(p) == key(place)])) for place in values}
+
+
 def next_values(rewards, states, return_discount, lag=0):
     """The mean return of each state, and that of the next one; after the last response its reward."""
     go = {(n, t): to_go(rewards[n], return_discount)[t] * return_discount**lag for n, t in places_of(rewards)}
@@ -91,14 +96,16 @@ def pgpo_cases():
 
 def g2po_cases():
     source, equation = "arXiv 2606.22995", "A = z(R) + w (z_s(V(next)) + z(V(next) - V)), V = mean of gamma^(T-t+1) R"
+    code = "Nala-YN/G2PO g2po/core_g2po.py"
 
-    def credit(rewards, states, discount, weight):
+    def credit(rewards, states, discount, weight, within=z_within, over_rows=False):
         late = [[*[F(0)] * (len(turns) - 1), sum(turns, start=F(0))] for turns in rewards]
         _, value, after = next_values(late, states, discount, lag=1)
-        node = z_within(after, lambda place: states[place[0]][place[1]])
-        edge = z_within({place: after[place] - value[place] for place in after}, lambda place: 0)
-        episode = standardised([sum(turns, start=F(0)) for turns in rewards])
-        return shaped({p: episode[p[0]] + weight * (node[p] + edge[p]) for p in after}, rewards)
+        node = within(after, lambda place: states[place[0]][place[1]])
+        edge = within({place: after[place] - value[place] for place in after}, lambda place: 0)
+        outcome = {place: sum(rewards[place[0]], start=F(0)) for place in after if over_rows or place[1] == 0}
+        episode = within(outcome, lambda place: 0)
+        return shaped({p: episode[p if over_rows else (p[0], 0)] + weight * (node[p] + edge[p]) for p in after}, rewards)
 
     _, value, after = next_values(TOY, TOY_STATES, F(1), lag=1)
     assert [after[p] - value[p] for p in after] == [F(1, 6), F(1, 2), F(1, 6), F(-1, 2), F(-1, 3), 0]  # the card
@@ -108,6 +115,11 @@ def g2po_cases():
         case("ragged", source, equation, 1e-12, "g2po", ragged, credit(ONE, STATES[0], F(95, 100), 1)),
         case("half the graph", source, equation, 1e-12, "g2po", ragged, credit(ONE, STATES[0], F(1, 2), 0.5),
              discount=0.5, weight=0.5),
+        case("the release on ALFWorld", code, equation, 1e-12, "g2po", ragged,
+             credit(ONE, STATES[0], F(95, 100), 1, over_rows=True), convention="verl-agent"),
+        case("the release on WebShop", code, equation, 1e-12, "g2po", ragged,
+             credit(ONE, STATES[0], F(95, 100), 1, centred_within, over_rows=True),
+             convention="verl-agent", scale=False),
     ]  # fmt: skip
 
 
