@@ -125,8 +125,10 @@ def test_an_evaluation_prunes_nothing():
 def test_about_half_of_those_that_are_kept_can_be_expected_to_succeed():
     waits = np.ones(6, dtype=bool)
     likely = np.array([0.9, 0.8, 0.7, 0.6, 0.05, 0.0])
-    assert survivors(likely, waits, 0.5).nonzero()[0].tolist() == [0, 1, 5], "0.9, then 0.0, then 0.8"
+    assert survivors(likely, waits, 0.5).nonzero()[0].tolist() == [0, 3, 5], "0.9, then 0.0, then 0.6"
     assert survivors(np.array([0.1, 0.2, 0.3, 0.9]), np.ones(4, dtype=bool), 0.5).nonzero()[0].tolist() == [0, 3]
+    even = np.array([0.1, 0.5, 0.5, 0.9])
+    assert survivors(even, np.array([True, False, True, True]), 0.5).nonzero()[0].tolist() == [1, 2], "not an extreme"
     assert survivors(likely, waits, 1.0).all()
     ended = np.array([True, False, True, True, True, True])
     kept = survivors(likely, ended, 0.5)

@@ -13,6 +13,7 @@ from turnwise.base.register import ENTROPY_RULES, TOKEN_RULES
 from turnwise.base.streams import Stream
 from turnwise.config import load_config, override_config, parse_config
 from turnwise.credit.trace import Trace, Traced
+from turnwise.objective import losses, policy
 from turnwise.objective.part import part_of
 from turnwise.objective.policy import PolicyTerm
 from turnwise.objective.settings import UpdateConfig
@@ -134,6 +135,34 @@ def test_a_rule_does_not_compare_tokens_that_the_loss_leaves_out():
     assert loss.item() == pytest.approx(expected.item())
     assert loss.item() != pytest.approx(everyone.item())
     assert found.matters_N.tolist() == [True, True]
+
+
+@pytest.mark.parametrize("left", range(6))
+def test_a_rule_that_reads_columns_sees_the_whole_step(left, monkeypatch):
+    """A turn keeps the width that its gain has among all turns of the group, whichever of them the loss leaves out."""
+    tokens = {"logprob_T": [[-1.0]] * 6, "entropy_T": [[1.0]] * 6, "behavior_logprob_T": [[-1.0]] * 6}
+    columns = {"gold_logprob": np.log([0.1, 0.5, 0.6, 0.1, 0.2, 0.4]), **tokens}
+    batch, _ = tw.Batch.from_arrays(
+        group=[0] * 6, trajectory=[0, 0, 0, 1, 1, 1], reward=[0, 0, 1, 0, 0, 0], columns=columns
+    )
+    settings = UpdateConfig.model_validate({"tokens": "gain_clip"})
+
+    def widths(kept_R) -> np.ndarray:
+        seen = []
+
+        def noted(logprob, **options):
+            seen.append(options)
+            return losses.policy_loss(logprob, **options)
+
+        monkeypatch.setattr(policy, "policy_loss", noted)
+        traced = Traced("keep", np.ones(6), np.ones(6), np.ones(6), kept_R=kept_R)
+        term = PolicyTerm(settings).prepare(StepView(batch, Trace(np.ones(6), (traced,))))
+        term.loss(Pass(torch.full((6,), -1.0), torch.ones(6), torch.arange(6)))
+        return seen[0]["clip_high"].numpy()
+
+    kept_R = np.arange(6) != left
+    assert len({*widths(None).round(6)}) == 3
+    np.testing.assert_array_equal(widths(kept_R), widths(None)[kept_R])
 
 
 @pytest.mark.parametrize("mismatch", ["truncate", "mask", "reject"])

@@ -19,8 +19,8 @@ SIMPLE = {
     bool: (bool, "True or False"),
 }
 """Annotations whose values are checked: the accepted type, and its name in messages."""
-FACTORS = ("discount", "decay", "turn_discount", "action_decay", "subgoal_decay")
-"""Options that are a factor per turn, or per token, wherever there is one."""
+FRACTIONS = ("discount", "decay", "turn_discount", "action_decay", "subgoal_decay", "omega", "mu", "smoothing")
+"""Options that lie in [0, 1] wherever there is one: factors per turn or token, and shares of a mix."""
 
 REMOVED = ("actfocus", "t2po")
 """Token rules and collectors of earlier versions."""
@@ -66,7 +66,7 @@ def bind(name: str, signature: inspect.Signature, args: tuple, kwargs: Mapping[s
             check_value(f"{name}({option}={_shown(value)})", value, annotation)
             if get_origin(annotation) is Literal:
                 choice(f"{name}: {option}", value, annotation)
-            if option in FACTORS and isinstance(value, int | float) and not 0.0 <= value <= 1.0:
+            if option in FRACTIONS and isinstance(value, int | float) and not 0.0 <= value <= 1.0:
                 raise ConfigError(f"{name}: {option}={value} must lie in [0, 1]")
     return bound
 

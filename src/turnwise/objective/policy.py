@@ -38,7 +38,7 @@ class PolicyTerm:
     def prepare(self, step: StepView) -> TermLoss:
         """Compute weights, advantages and clip widths of all tokens."""
         if self._rule and step.credit.kept_R is not None:
-            return prepare_kept(self, step)
+            return prepare_kept(self, step, sees_all=bool(columns_of(self._rule.rule)))
         settings, responses, metrics = self._settings, step.batch.tokens, {}
         assert responses is not None
         trajectories = step.batch.trajectories.of(responses)

@@ -39,7 +39,7 @@ def d3s(
         kept_frac: Fraction of the batch to keep; no value is published.
         first_frac: Fraction to keep in the first step, for the paper's schedule: it rises linearly to `kept_frac` over
             `steps`. None: always `kept_frac`.
-        steps: Steps of the schedule.
+        steps: Steps of the schedule, counting those with something to learn from.
         over: Unit of selection: "trajectories" or "responses". The paper has one response per trajectory.
         seed: Seed of the tie breaks.
 

@@ -32,8 +32,8 @@ def hiper(
         discount: gamma per turn.
         action_decay: lambda within a segment.
         subgoal_decay: lambda from segment to segment.
-        keep_penalty: Penalty of a trajectory whose responses, including the first, all keep the subgoal; -0.3 on
-            ALFWorld, -3.5 on WebShop. Without it a policy keeps one subgoal forever.
+        keep_penalty: Penalty of a trajectory of two turns or more whose responses, including the first, all keep the
+            subgoal; -0.3 on ALFWorld, -3.5 on WebShop. Without it a policy keeps one subgoal forever.
         change_penalty: Penalty of a response that keeps its subgoal and states another one; with 0 its column is not
             needed.
         standardize: Standardise each advantage over the responses of the batch that have its part, as the official

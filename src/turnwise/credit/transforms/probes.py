@@ -90,6 +90,8 @@ def weigh_by_hindsight(
     """
     if temperature <= 0.0:
         raise ConfigError(f"weigh_by_hindsight: temperature={temperature} must be positive")
+    if low > high:
+        raise ConfigError(f"weigh_by_hindsight: low={low} is above high={high}")
     turns = batch.trajectories
     chance_R = np.exp(batch.column("hindsight_logprob", needed_by="weigh_by_hindsight") / temperature)
     weight_R = np.clip(chance_R / turns.broadcast(turns.mean(chance_R)), low, high)

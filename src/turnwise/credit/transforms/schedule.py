@@ -1,4 +1,4 @@
-"""Let an option of a transform follow a schedule over training steps."""
+"""Let an option of a transform follow a schedule over the training steps that have something to learn from."""
 
 from collections.abc import Callable
 

@@ -2,7 +2,7 @@
 
 Put these blocks last: a rejected response still counts in the baselines of others. With `rejected="zero"` its tokens
 also count in the denominators of the loss. With "leave_out" turnwise's own loss leaves them out, as Dr. Kernel's code
-does with its mask; so do its other terms, and in a `mix` the other parts. Rules of single tokens refuse it.
+does with its mask; so do its other terms, and in a `mix` the other parts. Rules of single tokens see what is kept.
 """
 
 import math

@@ -122,6 +122,8 @@ def mix_td_errors(
         token_decay: lambda of tokens.
         standardize: Standardise over the batch's tokens.
     """
+    if not 0.0 <= share <= 1.0:
+        raise ConfigError(f"mix_td_errors: share={share} must lie in [0, 1]")
     name, turns = "mix_td_errors", batch.trajectories
     value_T, tokens = _values(batch, name)
     value_R = tokens.last(value_T)

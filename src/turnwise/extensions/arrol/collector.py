@@ -316,7 +316,8 @@ def survivors(
     """Choose which trajectories of a group continue, so that about half of the kept ones can be expected to succeed.
 
     Trajectories that have ended are kept, unless they failed, since nothing is learned from those. One at a time, the
-    most or the least likely of the others is added, whichever suits the mean that the missing ones should have.
+    most or the least likely of the others is added, whichever suits the mean that the missing ones should have; last,
+    the one that is nearest to what is missing.
 
     Args:
         chance_N: Estimated probability of success of each.
@@ -329,8 +330,9 @@ def survivors(
     most = round(keep * len(chance_N))
     while rest and (missing := most - int(kept_N.sum())) > 0:
         needed = (most / 2 - float(chance_N[kept_N].sum())) / missing
+        nearest = int(np.argmin(np.abs(chance_N[rest] - needed)))
         highest = needed > (chance_N[rest[0]] + chance_N[rest[-1]]) / 2
-        kept_N[rest.pop(-1 if highest else 0)] = True
+        kept_N[rest.pop(nearest if missing == 1 else -1 if highest else 0)] = True
     return kept_N
 
 

@@ -33,7 +33,10 @@ Rule = TypeVar("Rule", bound=Callable[..., Any])
 
 
 def reads(*columns: str) -> Callable[[Rule], Rule]:
-    """Declare the columns of the step's batch that a rule reads. A run takes the measures that fill them."""
+    """Declare the columns of the step's batch that a rule reads. A run takes the measures that fill them.
+
+    Such a rule sees the whole step. Others see what the method keeps in the loss, since they compare tokens.
+    """
 
     def declare(rule: Rule) -> Rule:
         rule.__dict__["reads"] = columns
