@@ -105,7 +105,8 @@ def g2po_cases():
         edge = within({place: after[place] - value[place] for place in after}, lambda place: 0)
         outcome = {place: sum(rewards[place[0]], start=F(0)) for place in after if over_rows or place[1] == 0}
         episode = within(outcome, lambda place: 0)
-        return shaped({p: episode[p if over_rows else (p[0], 0)] + weight * (node[p] + edge[p]) for p in after}, rewards)
+        first = {place: place if over_rows else (place[0], 0) for place in after}
+        return shaped({p: episode[first[p]] + weight * (node[p] + edge[p]) for p in after}, rewards)
 
     _, value, after = next_values(TOY, TOY_STATES, F(1), lag=1)
     assert [after[p] - value[p] for p in after] == [F(1, 6), F(1, 2), F(1, 6), F(-1, 2), F(-1, 3), 0]  # the card
