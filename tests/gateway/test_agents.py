@@ -22,6 +22,8 @@ from turnwise.environments.containers import make_launcher
 from turnwise.environments.hosts import InProcessEnvironments
 from turnwise.environments.suites import TeachingSuite
 from turnwise.extensions.gateway.agents import Harnesses
+from turnwise.extensions.gateway.harness import KEPT
+from turnwise.extensions.gateway.outcome import Outcome, last_line
 from turnwise.extensions.gateway.settings import HarnessConfig
 from turnwise.models.pretrained import pretrained_policy
 from turnwise.models.settings import ModelConfig, PromptConfig
@@ -168,7 +170,10 @@ async def play_in_a_coroutine(task, endpoint):
 
 def post_the_reward(task, endpoint):
     play_colors(task, endpoint)
-    post(endpoint, "reward", {"reward": 0.25, "info": {"by": "call"}})
+    try:
+        post(endpoint, "reward", {"reward": 0.25, "info": {"by": "call"}})
+    except urllib.error.HTTPError as error:
+        error.close()
 
 
 def play_colors(task, endpoint):
@@ -215,9 +220,29 @@ def test_a_conversation_that_gets_too_long_ends_the_trajectory_as_natively():
 
 @pytest.mark.parametrize("name", ["play_in_a_coroutine", "post_the_reward"])
 def test_coroutines_and_posted_rewards_count(name):
-    for trajectory in played(harness(name)):
+    posts = name == "post_the_reward"
+    for trajectory in played(harness(name, reward="posted" if posts else "returned")):
         assert (trajectory.failure, trajectory.reward, trajectory.ended) == (None, 0.25, "terminated")
-        assert trajectory.info == ({"by": "call"} if name == "post_the_reward" else {})
+        assert trajectory.info == ({"by": "call"} if posts else {})
+
+
+def be_hacked(task, endpoint):
+    """What the policy runs in its agent's shell finds the key, and posts a reward."""
+    play_colors(task, endpoint)
+    try:
+        post(endpoint, "reward", 1.0)
+    except urllib.error.HTTPError as error:
+        error.close()
+    ask(endpoint, [user("say red")])
+    return 0.0
+
+
+def test_a_reward_that_is_returned_cannot_be_posted():
+    for trajectory in played(harness("be_hacked")):
+        assert (trajectory.failure, trajectory.reward, len(trajectory.turns)) == (None, 0.0, 3)
+    for trajectory in played(harness("post_the_reward")):
+        assert trajectory.failure is not None
+        assert 'one that posts it needs harness.reward = "posted"' in trajectory.failure
 
 
 def test_no_more_harnesses_run_at_once_than_are_allowed():
@@ -273,17 +298,19 @@ def test_a_program_that_hangs_ends_with_all_that_it_started(tmp_path):
 
 
 CRASHING = """
-import json, os, urllib.request
+import atexit, json, os, urllib.request
 
 def play(task, endpoint):
     body = json.dumps({"messages": [{"role": "user", "content": "say red"}]}).encode()
-    assert os.environ["OPENAI_BASE_URL"] == endpoint.base_url
+    assert "OPENAI_API_KEY" not in os.environ, "what the policy runs would inherit it"
     headers = {"Authorization": f"Bearer {endpoint.api_key}"}
     urllib.request.urlopen(urllib.request.Request(f"{endpoint.base_url}/chat/completions", body, headers)).read()
     if task:
         os._exit(7)
-    print("I print, too")
-    return {"reward": 0.25, "info": {"by": "a process"}}
+    print('{"reward": 99}')
+    atexit.register(print, 98)
+    atexit.register(os.system, "echo 97")
+    return {"reward": 0.25, "info": {"by": "a process" * 9000}}
 """
 
 
@@ -292,8 +319,28 @@ def test_a_function_in_a_process_of_its_own_may_crash(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     good, lost = played(HarnessConfig(run="crashing:play", isolation="process"))
-    assert (good.failure, good.reward, good.info, len(good.turns)) == (None, 0.25, {"by": "a process"}, 1)
+    assert (good.failure, good.reward, good.info, len(good.turns)) == (None, 0.25, {"by": "a process" * 9000}, 1)
     assert (lost.failure, lost.usable) == ("harness: exit code 7: it wrote nothing to stderr", False)
+
+
+def test_a_task_that_no_process_can_be_given_loses_its_own_trajectory(tmp_path):
+    cause = "harness: the task cannot be given to a process: "
+    (lost,) = played(HarnessConfig(run="tests.gateway.alone:play_color_alone", isolation="process"), tasks=(lambda: 0,))
+    assert lost.failure.startswith(cause)
+    (lost,) = played(HarnessConfig(run=("true",)), tasks=({(1, 2): 3},))
+    assert lost.failure.startswith(f"{cause}TypeError: keys must be str")
+
+
+@pytest.mark.parametrize("end", ["\u2028", "\u0085"])
+def test_a_reward_may_hold_what_python_calls_the_end_of_a_line(end):
+    said = f'working\r\n{{"reward": 1, "info": {{"said": "a{end}b"}}}}\n'
+    assert last_line(said) == Outcome(1.0, True, {"said": f"a{end}b"})
+
+
+def test_a_last_line_that_is_too_long_is_said():
+    command = (sys.executable, "-c", f"print({{'reward': 1, 'info': 'x' * {KEPT}}})")
+    (lost,) = played(HarnessConfig(run=command), tasks=(0,))
+    assert lost.failure == f"harness: the last line of its output has more than {KEPT:,} bytes"
 
 
 def number_of_messages(messages):

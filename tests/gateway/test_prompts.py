@@ -1,6 +1,7 @@
 """Histories that come back map to the sampled ids; what was edited begins a fresh prompt."""
 
 import asyncio
+import copy
 import json
 
 import numpy as np
@@ -158,6 +159,55 @@ def test_a_malformed_tool_call_is_text_and_an_invalid_turn():
     asked = call([user("a")], tools=[TOOL])
     reply = make_reply(Generation([1], [0.0], False), "<tool_call>{look}</tool_call>", asked)
     assert (reply.message["content"], reply.calls, reply.valid) == ("<tool_call>{look}</tool_call>", [], False)
+
+
+@pytest.mark.parametrize(
+    ("said", "stop", "left"),
+    [
+        ("I look\nObservation: the", "Observation: ", "I look"),
+        ("```\nls\n```", "```\n", ""),
+        ("\nObservation: x", "\nObservation:", ""),
+        ("green red", " red", "green"),
+    ],
+)
+def test_a_stop_text_may_begin_or_end_with_white_space(said, stop, left):
+    reply = make_reply(Generation([1], [0.0], False), said, call([user("a")], stop=(stop,)))
+    assert (reply.message["content"], reply.stopped_by) == (left, stop)
+
+
+def results(*ids: str | None) -> list[dict]:
+    return [{"role": "tool", "tool_call_id": name, "content": f"of {name}"} for name in ids]
+
+
+@pytest.mark.parametrize(
+    ("sent", "read"),
+    [
+        (("b", "a"), ["of a", "of b"]),
+        (("a", "b"), ["of a", "of b"]),
+        (("b", "x"), ["of b", "of x"]),
+        (("b", "b"), ["of b", "of b"]),
+        ((None, None), ["of None", "of None"]),
+        (("b",), ["of b"]),
+    ],
+)
+def test_results_are_read_in_the_order_of_their_calls(sent, read):
+    calls = [{"id": name, "type": "function", "function": {"name": name, "arguments": "{}"}} for name in "ab"]
+    messages = [user("go"), assistant("", tool_calls=calls), *results(*sent), user("on")]
+    assert [each["content"] for each in read_messages(messages)[2:-1]] == read
+    again = [*messages[:-1], assistant("", tool_calls=calls), *results("b", "a")]
+    assert [each["content"] for each in read_messages(again)[-2:]] == ["of a", "of b"]
+
+
+def test_a_template_that_wants_ids_of_calls_gets_them():
+    fmt = copy.deepcopy(make_format("qwen2_5"))
+    fmt.tokenizer.chat_template = (
+        "{% for m in messages %}{{ m.role }}: {{ m.content }}{% for c in m.tool_calls or [] %}[{{ c.id }}]{% endfor %}"
+        "{% if m.role == 'tool' %}{{ '(' + m.tool_call_id + ')' }}{% endif %}{% endfor %}{{ tools }}"
+    )
+    calls = [{"id": name, "function": {"name": "look", "arguments": "{}"}} for name in "ab"]
+    messages = [user("go"), assistant("", tool_calls=calls), *results("b", "a")]
+    text = fmt.tokenizer.decode(Prompter(fmt).prompt_ids(read_messages(messages), [TOOL], {}))
+    assert "[call00000][call00001]tool: of a(call00000)tool: of b(call00001)" in text
 
 
 def test_no_text_of_a_harness_can_end_its_message_or_stand_for_a_response():

@@ -321,7 +321,7 @@ def test_the_names_of_ended_sessions_do_not_pile_up(monkeypatch):
 def test_a_reward_for_an_unknown_name_opens_no_session():
     """It was taken by a session of its own, and lost."""
     with served() as (endpoint, gateway):
-        gateway._opens = lambda name, task: Session(gateway.sessions["one"]._serving, 2, name=name, task=task)
+        gateway._opens = lambda name, task: Session(gateway.sessions["one"].serving, 2, name=name, task=task)
         new, misspelt = (
             Endpoint(endpoint.base_url.replace("/one/", f"/{name}/"), TOKEN, "") for name in ("new", "nwe")
         )

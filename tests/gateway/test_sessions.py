@@ -61,6 +61,22 @@ def test_a_request_with_a_seed_is_answered_alike_whatever_came_before():
     assert len({tuple(ids) for ids in first}) > 1
 
 
+def test_what_requests_ask_for_is_not_kept():
+    async def play() -> int:
+        policy = color_policy()
+        engine = LocalEngine(policy.model)
+        shared = serving(policy.format, engine, max_context=64, fixed=False)
+        sessions = [Session(shared, number) for number in range(3)]
+        for seed in range(0, 60, 3):
+            asked = [each.respond(call([user("say red")], seed=seed + at)) for at, each in enumerate(sessions)]
+            await asyncio.gather(*asked)
+        kept = len(engine._samplings)
+        await engine.aclose()
+        return kept
+
+    assert asyncio.run(play()) <= 6
+
+
 @pytest.mark.parametrize("how", ["reward", "end"])
 def test_a_response_that_comes_after_the_reward_is_no_turn(how):
     async def play():

@@ -175,6 +175,28 @@ def test_a_long_prompt_is_refused_before_it_is_tokenised():
         assert gateway.sessions["one"].full, "it is a trajectory that got too long, as natively"
 
 
+def test_what_no_call_needs_is_not_read():
+    with served() as (endpoint, _):
+        begun = time.monotonic()
+        many = {"messages": [user("a")], "metadata": [[]] * 4_000_000}
+        code, error = refused(endpoint, "chat/completions", many)
+        assert (code, error["code"]) == (400, "context_length_exceeded")
+        code, error = refused(endpoint, "chat/completions", {"messages": [user("a")], "x" * 10**6: 1})
+        assert (code, len(error["param"]), len(error["message"]) < 300) == (400, 80, True)
+        code, error = refused(endpoint, "chat/completions", {"messages": [user("a")], "stop": ["x" * 501]})
+        assert (code, error["param"]) == (400, "stop")
+        assert time.monotonic() - begun < 10
+
+
+def test_addresses_and_schemes_may_be_written_in_other_ways():
+    host = {b"host": "127.0.0.1:8000"}
+    for given, code in {"bearer  a": 0, "BEARER a": 0, "a": 0, "bearer b": 401, "basic a": 401, "": 401}.items():
+        assert refusal({**host, b"authorization": given}, loopback=True, token="a")[0] == code, given
+    with served() as (endpoint, _), connect(endpoint) as caller:
+        caller.sendall(raw("POST", f"http://127.0.0.1{CHAT}", asked()))
+        assert caller.recv(4096).split()[1] == b"200"
+
+
 @pytest.fixture
 def many_files() -> Iterator[None]:
     """Both ends of 1,024 connections are files of this process."""

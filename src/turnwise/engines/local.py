@@ -271,8 +271,10 @@ class LocalEngine:
             self._ids[row, : len(request.prompt)] = request.prompt
             self._begun[row], self._most[row] = request.sampling.begun, request.sampling.max_new_tokens
             alike = dataclasses.replace(request.sampling, begun=0, max_new_tokens=0, draws=None, actor="")
-            if alike not in self._samplings:
-                self._samplings.append(alike)
+            if alike not in self._samplings:  # takes the place of one that no growing row has
+                used, number = {*self._sampling[[*self._growing]].tolist()}, len(self._samplings)
+                place = next((at for at in range(number) if at not in used), number)
+                self._samplings[place : place + 1] = [alike]
             self._sampling[row] = self._samplings.index(alike)
             self._draws[row] = request.conversation if request.sampling.draws is None else request.sampling.draws
             admitted.append(row)

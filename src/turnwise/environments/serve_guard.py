@@ -92,7 +92,8 @@ def refusal(
     named = (headers.get(name, "") for name in (b"host", b"origin", b"sec-fetch-site", b"sec-fetch-mode"))
     if is_foreign(*named):
         return 403, "this server does not answer pages of other sites"
-    given = headers.get(b"authorization", "").removeprefix("Bearer ")
+    scheme, _, given = headers.get(b"authorization", "").partition(" ")
+    given = given.strip() if scheme.lower() == "bearer" else scheme
     if token and not secrets.compare_digest(given.encode(), token.encode()):
         return 401, f"send the header Authorization: Bearer TOKEN, with the token of {TOKEN_VARIABLE}"
     length = headers.get(b"content-length", "0")

@@ -136,7 +136,7 @@ def read_json(text: str | bytes) -> Any:
         ValueError: It is not valid JSON, such as NaN, or nested too deeply to be written again.
     """
     try:
-        return _checked_depth(json.loads(text, parse_constant=_no_constant))
+        return _checked_depth(json.loads(text, parse_constant=_no_constant, parse_float=_finite))
     except RecursionError:
         raise ValueError("nested too deeply") from None
 

@@ -92,7 +92,7 @@ class Harnesses:
         """Yield the desk of the running event loop, which opens for the first trajectory and closes with the last."""
         loop = asyncio.get_running_loop()
         if loop not in self._desks:
-            self._desks[loop] = _Desk(fmt, self._settings.concurrent)
+            self._desks[loop] = _Desk(fmt, self._settings)
         desk = self._desks[loop]
         desk.trajectories += 1
         try:
@@ -111,7 +111,7 @@ class Harnesses:
         try:
             async with asyncio.timeout(settings.timeout_s):
                 outcome = await self._harness(task, endpoint)
-            if outcome is not None and session.outcome is None:
+            if outcome is not None and settings.reward == "returned":
                 session.finish(outcome)
         except TimeoutError:
             failure = f"it took longer than harness.timeout_s={settings.timeout_s:g}"
@@ -142,7 +142,7 @@ class _Desk:
 
     Args:
         fmt: Conversation format of the policy.
-        concurrent: Harnesses at a time.
+        settings: The `[harness]` of a recipe.
 
     Attributes:
         gateway: Serves them.
@@ -153,10 +153,10 @@ class _Desk:
         trajectories: Trajectories in progress.
     """
 
-    def __init__(self, fmt: Format, concurrent: int):
+    def __init__(self, fmt: Format, settings: HarnessConfig):
         self.token = secrets.token_urlsafe(24)
-        self.gateway = Gateway(fmt, token=self.token)
-        self.room, self.ledger = asyncio.Semaphore(concurrent), Ledger()
+        self.gateway = Gateway(fmt, token=self.token, takes_rewards=settings.reward == "posted")
+        self.room, self.ledger = asyncio.Semaphore(settings.concurrent), Ledger()
         self.address, self.trajectories = "", 0
         self._opening: asyncio.Task[str] | None = None
 

@@ -12,7 +12,7 @@ from turnwise.environments.tool_calls import read_json, read_response
 from turnwise.extensions.gateway.errors import BadRequest
 from turnwise.extensions.gateway.messages import Message, read_call, short
 
-MAX_CHOICES, MAX_STOPS = 64, 16
+MAX_CHOICES, MAX_STOPS, MAX_STOP = 64, 16, 500
 MIN_TEMPERATURE, MIN_TOP_P = 1e-5, 1e-6
 """Far smaller values are zero or give infinities in float32, so smaller ones ask for the most likely token."""
 
@@ -57,7 +57,7 @@ def make_reply(generation: Generation, text: str, call: Call, *, opened: bool = 
 
     Args:
         generation: What the engine sampled.
-        text: Its text.
+        text: Its text, as it was decoded: a stop text may begin or end with white space.
         call: The request.
         opened: Whether the prompt began the reasoning.
         name: Names the response within its trajectory. The ids of its calls depend on it and the text alone, since some
@@ -65,7 +65,7 @@ def make_reply(generation: Generation, text: str, call: Call, *, opened: bool = 
     """
     ends = {stop: text.find(stop) for stop in call.stop if stop in text}
     stopped_by = min(ends, key=lambda stop: ends[stop]) if ends else None
-    text = text[: ends[stopped_by]] if stopped_by is not None else text
+    text = (text[: ends[stopped_by]] if stopped_by is not None else text).strip()
     read = read_response(text, opened=opened)
     valid = not call.tools or not any(one.malformed for one in read.calls)
     # a text without reasoning is passed on unchanged
@@ -99,7 +99,8 @@ def read_object(body: bytes) -> dict[str, Any]:
         raise BadRequest(f"the body is not valid JSON: {error}") from None
     if not isinstance(data, dict):
         raise BadRequest("the body must be a JSON object")
-    return sound(data) if b"\\u" in body or b"\xed" in body else data  # else no text can need it
+    # else no text can need it: UTF-16 and UTF-32 have zeros
+    return sound(data) if b"\\u" in body or b"\xed" in body or b"\0" in body else data
 
 
 def check_names(data: Mapping[str, Any], read: Iterable[str], only: Mapping[str, tuple[Any, ...]]) -> None:
@@ -118,8 +119,9 @@ def check_names(data: Mapping[str, Any], read: Iterable[str], only: Mapping[str,
         if name in only and value not in only[name]:
             raise BadRequest(f"{name}={short(value)} is not supported; leave it out", param=name)
         if name not in known:
+            shown = name[:80]  # a name may have megabytes
             raise BadRequest(
-                f"unknown parameter {name!r}.{did_you_mean(name, known)}", param=name, code="unknown_parameter"
+                f"unknown parameter {shown!r}.{did_you_mean(shown, known)}", param=shown, code="unknown_parameter"
             )
 
 
@@ -200,6 +202,8 @@ def stops(data: Mapping[str, Any], name: str) -> tuple[str, ...]:
         raise BadRequest(f"{name}={short(stop)}: expected a text or a list of texts", param=name)
     if len(stop) > MAX_STOPS:
         raise BadRequest(f"{name} has {len(stop)} texts, expected at most {MAX_STOPS}", param=name)
+    if (longest := max(map(len, stop), default=0)) > MAX_STOP:
+        raise BadRequest(f"{name} has a text of {longest} characters, expected at most {MAX_STOP}", param=name)
     return tuple(stop)
 
 

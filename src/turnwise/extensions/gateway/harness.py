@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from turnwise.base.errors import EnvironmentFault
@@ -28,7 +28,7 @@ from turnwise.environments.launchers import Launcher
 from turnwise.extensions.gateway.outcome import Outcome, as_outcome, last_line
 from turnwise.extensions.gateway.settings import HarnessConfig
 
-KEPT = 1 << 16
+KEPT = 1 << 20
 """Bytes kept of the end of a program's output."""
 PIPES_S = 2.0
 """Time limit for the output of an ended program to arrive (seconds)."""
@@ -81,9 +81,24 @@ def make_harness(settings: HarnessConfig) -> Harness:
     launcher = make_launcher(level, clean_variables(settings.pass_variables))
     if settings.function is None:
         command = shlex.split(settings.run) if isinstance(settings.run, str) else list(settings.run)
-        return lambda task, endpoint: run_command(command, json.dumps(task, default=str).encode(), endpoint, launcher)
+        return lambda task, endpoint: run_command(
+            command, _given(lambda: json.dumps(task, default=str).encode()), launcher, endpoint.variables
+        )
     child = [sys.executable, "-m", "turnwise.extensions.gateway.child", settings.function]
-    return lambda task, endpoint: run_command(child, pickle.dumps((task, endpoint)), endpoint, launcher)
+    # without variables, which whatever the policy runs would inherit
+    return lambda task, endpoint: run_command(child, _given(lambda: pickle.dumps((task, endpoint))), launcher, {})
+
+
+def _given(write: Callable[[], bytes]) -> bytes:
+    """Return what a process gets.
+
+    Raises:
+        EnvironmentFault: The task cannot be written.
+    """
+    try:
+        return write()
+    except Exception as error:  # a task may be of any class
+        raise EnvironmentFault(f"the task cannot be given to a process: {_cause(error)}") from None
 
 
 def call_function(function: Callable[[Task, Endpoint], Any], task: Task, endpoint: Endpoint) -> Any:
@@ -123,17 +138,25 @@ async def run_function(function: Callable[[Task, Endpoint], Any], task: Task, en
     return None if result is None else as_outcome(result)
 
 
-async def run_command(command: Sequence[str], task: bytes, endpoint: Endpoint, launcher: Launcher) -> Outcome | None:
+async def run_command(
+    command: Sequence[str], task: bytes, launcher: Launcher, variables: Mapping[str, str]
+) -> Outcome | None:
     """Run a program with the task on its standard input; its last line of output may be the reward.
 
     The program and all that it started end with this call.
 
+    Args:
+        command: The program and its arguments.
+        task: What it reads.
+        launcher: Starts it.
+        variables: Environment variables that it gets besides those of the launcher.
+
     Raises:
-        EnvironmentFault: The program cannot be started, or its exit code is not 0.
+        EnvironmentFault: The program cannot be started, its exit code is not 0, or its last line is too long.
     """
     ours, theirs = socket.socketpair()
     out, problems = _Pipe(), _Pipe()
-    line, variables = launcher.line(command), {**launcher.variables, **endpoint.variables}
+    line = launcher.line(command)
     if supervise.SUPERVISED:
         line = [sys.executable, "-I", "-S", supervise.__file__, str(theirs.fileno()), *line]
     try:
@@ -143,7 +166,7 @@ async def run_command(command: Sequence[str], task: bytes, endpoint: Endpoint, l
                 stdin=subprocess.PIPE,
                 stdout=out.to_write,
                 stderr=problems.to_write,
-                env=variables,
+                env={**launcher.variables, **variables},
                 start_new_session=True,
                 pass_fds=[theirs.fileno()] if supervise.SUPERVISED else [],
             )
@@ -180,6 +203,8 @@ async def run_command(command: Sequence[str], task: bytes, endpoint: Endpoint, l
     if code:
         said = problems.text.strip().splitlines()[-1:] or ["it wrote nothing to stderr"]
         raise EnvironmentFault(f"{how_ended(code)}: {visible(said[0])[:300]}")
+    if out.is_cut:
+        raise EnvironmentFault(f"the last line of its output has more than {KEPT:,} bytes")
     return last_line(out.text)
 
 
@@ -209,6 +234,12 @@ class _Pipe:
                 self._kept = (self._kept + data)[-KEPT:]
         finally:
             transport.close()
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether what was kept may lack the beginning of its last line."""
+        last = self._kept.strip()
+        return len(self._kept) == KEPT and b"\n" not in last and b"\r" not in last
 
     @property
     def text(self) -> str:

@@ -23,10 +23,31 @@ def read_messages(value: Any) -> list[Message]:
     """
     if not isinstance(value, list) or not value:
         raise BadRequest("messages: expected a list with at least one message", param="messages")
-    messages = [read_message(message, f"messages[{number}]") for number, message in enumerate(value)]
+    messages = [read_message(message, f"messages[{number}]") for number, message in enumerate(in_order(value))]
     if messages[-1]["role"] == "assistant":
         raise BadRequest("the last message is the assistant's; a response cannot be continued", param="messages")
     return messages
+
+
+def in_order(messages: Sequence[Any]) -> list[Any]:
+    """Put the results that follow calls in the order of the calls, by their ids, if each result names another call.
+
+    Agents send the results of parallel calls as they come; chat templates match them by place.
+    """
+    found, place = list(messages), dict[Any, int]()
+    start = 0  # of the results of the latest calls
+    for number, message in enumerate([*messages, None]):
+        fields = message if isinstance(message, dict) else {}
+        if fields.get("role") == "tool":
+            continue
+        ids = [str(each.get("tool_call_id")) for each in found[start:number]]
+        if len(ids) > 1 and len({*ids} & place.keys()) == len(ids):
+            found[start:number] = sorted(found[start:number], key=lambda each: place[str(each.get("tool_call_id"))])
+        calls = fields.get("tool_calls")
+        calls = calls if isinstance(calls, list) else []
+        place = {str(call.get("id")): at for at, call in enumerate(calls) if isinstance(call, dict)}
+        start = number + 1
+    return found
 
 
 def read_message(message: Any, where: str) -> Message:
@@ -112,6 +133,15 @@ def _same(value: Any) -> Any:
 
 def _digest(key: bytes, text: str) -> bytes:
     return hashlib.blake2b(key + text.encode(errors="surrogatepass"), digest_size=16).digest()
+
+
+def length_of(value: Any) -> int:
+    """Count the characters of a JSON value."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(len(name) + length_of(each) for name, each in value.items())
+    return sum(map(length_of, value)) if isinstance(value, list) else 1
 
 
 def last_message(messages: Sequence[Message]) -> str:

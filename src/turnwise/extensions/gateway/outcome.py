@@ -59,9 +59,9 @@ def _outcome(data: Mapping[Any, Any]) -> Outcome:
 
 def last_line(output: str) -> Outcome | None:
     """Read the reward from the last line of a program's output; None if that line is not a reward."""
-    lines = output.strip().splitlines()
+    line = output.strip().rpartition("\n")[2].rpartition("\r")[2]  # JSON may hold other ends of lines
     try:
-        value = read_json(lines[-1]) if lines else None
+        value = read_json(line) if line else None
     except ValueError:
         return None
     is_reward = isinstance(value, int | float) or (isinstance(value, dict) and "reward" in value)

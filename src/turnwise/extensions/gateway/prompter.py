@@ -106,6 +106,8 @@ class Prompter:
                 self._message(message, text, index in marked, writes)
                 for index, (message, text) in enumerate(zip(messages, texts, strict=True))
             ]
+            if writes:
+                shown = with_ids(shown, messages)
             if tools and not writes:
                 shown = _with_system(shown, self._fmt.plain(describe_tools(list(tools))))
             for arrange in (list, joined, folded):
@@ -174,6 +176,24 @@ class Prompter:
     def _observation(self, texts: Sequence[str], *, first: bool) -> str:
         template = self._fmt.first if first else self._fmt.following
         return template.replace("{observation}", "\n".join(texts))
+
+
+def with_ids(shown: Sequence[dict[str, Any]], messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Name calls and their results by their place, with nine characters as some templates want."""
+    found: list[dict[str, Any]] = []
+    number, waiting = 0, list[str]()
+    for each, message in zip(shown, messages, strict=True):
+        if calls := message.get("tool_calls", []):
+            waiting = [f"call{number + at:05}" for at in range(len(calls))]
+            number += len(calls)
+        if "tool_calls" in each:
+            named = [{**call, "id": name} for call, name in zip(each["tool_calls"], waiting, strict=True)]
+            found.append({**each, "tool_calls": named})
+        elif each["role"] == "tool" and waiting:
+            found.append({**each, "tool_call_id": waiting.pop(0)})
+        else:
+            found.append(each)
+    return found
 
 
 def _with_system(messages: list[dict[str, Any]], text: str) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from turnwise.extensions.gateway.dialects import DIALECTS, error_body_at
 from turnwise.extensions.gateway.errors import BadRequest
 from turnwise.extensions.gateway.http import HttpRequest, HttpResponse, HttpServer
 from turnwise.extensions.gateway.outcome import as_outcome
-from turnwise.extensions.gateway.session import Session
+from turnwise.extensions.gateway.session import CHARACTERS_PER_TOKEN, Session
 from turnwise.models.format import Format
 from turnwise.models.spelling import spell
 
@@ -24,6 +24,8 @@ TASK_HEADER = b"x-turnwise-task"
 HARNESS_HEADER = b"x-turnwise-harness"
 ROUTES = (*DIALECTS, "models", "reward")
 MAX_NAME = 200
+BYTES_PER_CHARACTER, MORE_BYTES = 6, 1 << 20
+"""Bytes that a request may have per character of a longest prompt, as escapes in JSON have, and besides these."""
 REMEMBERED = 1 << 16
 """Names of ended sessions that are remembered, so that a late call does not open another session."""
 
@@ -39,6 +41,7 @@ class Gateway:
         fmt: Conversation format of the model.
         model: Name of the model in answers.
         token: Token that callers must send; None: none is needed.
+        takes_rewards: Whether callers may end a session with its reward.
         opens: Opens a session that a caller names first, for its task; None: such a name is refused.
     """
 
@@ -48,9 +51,10 @@ class Gateway:
         *,
         model: str = "policy",
         token: str | None = None,
+        takes_rewards: bool = True,
         opens: Callable[[str, str], Session] | None = None,
     ):
-        self.model, self._fmt, self._opens = model, fmt, opens
+        self.model, self._fmt, self._opens, self._takes_rewards = model, fmt, opens, takes_rewards
         self.sessions: dict[str, Session] = {}
         self._ended: dict[str, None] = {}  # in the order in which they ended
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -90,6 +94,12 @@ class Gateway:
             names = (b"authorization", HARNESS_HEADER)
             owner = (request.client, *(request.headers.get(name, "") for name in names))
             session.claim(owner)
+            if route == "reward" and not self._takes_rewards:
+                raise BadRequest(
+                    'this harness returns its reward; one that posts it needs harness.reward = "posted"',
+                    status=403,
+                    code="reward_is_returned",
+                )
             if route == "reward":
                 return _reward(session, request.body)
             return await self._respond(session, route, request)
@@ -126,6 +136,7 @@ class Gateway:
     async def _respond(self, session: Session, route: str, request: HttpRequest) -> HttpResponse:
         dialect = DIALECTS[route]
         names = request.headers
+        _check_size(session, request.body)
         call = dialect.read(request.body, session.remembered)
         call = dataclasses.replace(call, state_key=names.get(STATE_HEADER))
         session.refused = ""
@@ -133,7 +144,11 @@ class Gateway:
         spelled = functools.partial(spell, self._fmt.tokenizer)
         content = dialect.write(call, replies, num_prompt, model=self.model, spell=spelled)
         if dialect.remembers:
-            session.remembered[content["id"]] = [*call.messages[call.num_instructions :], replies[0].message]
+            said = replies[0].message
+            if ids := [each["id"] for each in replies[0].calls]:  # results may come in another order
+                named = zip(said["tool_calls"], ids, strict=True)
+                said = {**said, "tool_calls": [{**each, "id": name} for each, name in named]}
+            session.remembered[content["id"]] = [*call.messages[call.num_instructions :], said]
         return HttpResponse(events=dialect.events(call, content)) if call.stream else HttpResponse(content)
 
     def _models(self) -> dict[str, Any]:
@@ -143,7 +158,10 @@ class Gateway:
 
 def _route(request: HttpRequest) -> tuple[str, str]:
     """Return the name of the session, perhaps empty, and what is asked."""
-    parts = request.path.strip("/").split("/")
+    path = request.path
+    if "://" in path:  # the whole address, as a request to a proxy has it
+        path = path.partition("://")[2].partition("/")[2]
+    parts = path.strip("/").split("/")
     name = request.headers.get(SESSION_HEADER, "")
     if parts[0] == "s" and len(parts) > 1:
         name, parts = parts[1], parts[2:]
@@ -153,6 +171,19 @@ def _route(request: HttpRequest) -> tuple[str, str]:
     if len(name) > MAX_NAME:
         raise BadRequest(f"the session's name has {len(name)} characters, expected at most {MAX_NAME}")
     return name, route
+
+
+def _check_size(session: Session, body: bytes) -> None:
+    """Refuse a request that is far too long before it is read, which takes seconds while all others wait."""
+    longest = session.serving.max_context
+    most = BYTES_PER_CHARACTER * CHARACTERS_PER_TOKEN * longest + MORE_BYTES
+    session.full = len(body) > most
+    if session.full:
+        raise BadRequest(
+            f"the request has {len(body)} bytes; the model reads {longest} tokens, so at most {most} are read",
+            param="messages",
+            code="context_length_exceeded",
+        )
 
 
 def _method(request: HttpRequest, *expected: str) -> None:

@@ -13,7 +13,7 @@ from turnwise.engines.base import Engine, Generation, Sampling
 from turnwise.environments.base import checked_key
 from turnwise.extensions.gateway.call import Call, Reply, make_reply
 from turnwise.extensions.gateway.errors import BadRequest
-from turnwise.extensions.gateway.messages import Message, history_keys, last_message, next_key
+from turnwise.extensions.gateway.messages import Message, history_keys, last_message, length_of, next_key
 from turnwise.extensions.gateway.outcome import Outcome
 from turnwise.extensions.gateway.prompter import Prompter
 from turnwise.extensions.gateway.record import Record
@@ -24,18 +24,8 @@ from turnwise.rollout.trajectory import Trajectory, Turn
 
 CHARACTERS_PER_TOKEN = 16
 """Characters that a token of a longest prompt may have on average; text has four, and code up to ten."""
-
 StateKey = Callable[[Sequence[Message]], Hashable]
 """Names the state in which a response is given, from the messages before it."""
-
-
-def _length(value: Any) -> int:
-    """Count the characters of a JSON value."""
-    if isinstance(value, str):
-        return len(value)
-    if isinstance(value, dict):
-        return sum(len(name) + _length(each) for name, each in value.items())
-    return sum(map(_length, value)) if isinstance(value, list) else 1
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -124,7 +114,7 @@ class Session:
         self.closed = False
         self.used_at = asyncio.get_running_loop().time()
         self.remembered: dict[str, list[Message]] = {}  # conversations up to an answer, by its id
-        self._serving, self._prompter = serving, serving.prompter
+        self.serving, self._prompter = serving, serving.prompter
         self._next_conversation = number
         self._owner: tuple[str, ...] | None = None
         self._known: dict[bytes, _Known] = {}  # by the history up to the response
@@ -174,7 +164,7 @@ class Session:
                 ended before the responses were complete.
             EngineLost: The engine is unavailable.
         """
-        shared, keys = self._serving, history_keys(call.messages, call.tools)
+        shared = self.serving
         if self._heard is not None:
             self._heard.append(call)
         if call.schema is not None and not shared.schemas:
@@ -184,7 +174,7 @@ class Session:
                 param="response_format",
             )
         most = CHARACTERS_PER_TOKEN * shared.max_context
-        length = CHARACTERS_PER_TOKEN * len(call.messages) + sum(map(_length, call.messages)) + _length(call.tools)
+        length = CHARACTERS_PER_TOKEN * len(call.messages) + length_of(call.messages) + length_of(call.tools)
         self.full = length > most
         if self.full:  # not tokenised: that takes seconds and gigabytes while all other sessions wait
             raise BadRequest(
@@ -193,6 +183,7 @@ class Session:
                 param="messages",
                 code="context_length_exceeded",
             )
+        keys = history_keys(call.messages, call.tools)
         key = self._state_key(call) if call.state_key is None else call.state_key
         parent, ids = self._prompt(call, keys)
         sampling = dataclasses.replace(self._sampling(call, shared.max_context - len(ids)), actor=actor)
@@ -270,14 +261,15 @@ class Session:
         return replies
 
     def _reply(self, generation: Generation, call: Call, keys: Sequence[bytes]) -> Reply:
-        fmt, earlier = self._serving.fmt, self._replies[keys[-1]]
+        fmt, earlier = self.serving.fmt, self._replies[keys[-1]]
         self._replies[keys[-1]] += 1
         name = keys[-1] + str(earlier).encode()
-        return make_reply(generation, fmt.text(generation.token_ids), call, opened=fmt.opens_reasoning, name=name)
+        text = str(fmt.tokenizer.decode(list(generation.token_ids), skip_special_tokens=True))
+        return make_reply(generation, text, call, opened=fmt.opens_reasoning, name=name)
 
     def _state_key(self, call: Call) -> Hashable:
         try:
-            return checked_key(self._serving.state_key(call.messages))
+            return checked_key(self.serving.state_key(call.messages))
         except Exception as error:  # a function of the recipe; what it gives must not fail the record of others
             cause = f"{type(error).__name__}: {' '.join(text_of(error).split())[:300]}"
             raise BadRequest(f"harness.state_key failed: {cause}", code="state_key_failed") from error
@@ -296,11 +288,11 @@ class Session:
                 sampled[index] = known.turn.response_ids
         parent = None if last is None else self._known[keys[last]]
         begun = None if last is None or parent is None else (last, parent.ids)
-        return parent, self._serving.prompter.prompt_ids(call.messages, call.tools, sampled, begun)
+        return parent, self.serving.prompter.prompt_ids(call.messages, call.tools, sampled, begun)
 
     def _sampling(self, call: Call, room: int) -> Sampling:
         """Return the sampling settings of a request with room for `room` tokens."""
-        given, fixed = self._serving.sampling, self._serving.fixed
+        given, fixed = self.serving.sampling, self.serving.fixed
         stop = tuple(dict.fromkeys((*given.stop, *call.stop)))
         longest = min(call.max_tokens or given.max_new_tokens, given.max_new_tokens)
         if not fixed and call.max_tokens is None and room > 0:  # natively, only whole responses count
@@ -319,7 +311,7 @@ class Session:
         Between calls the engine holds one conversation of a session until another needs its row; others find their
         prefix in its cache.
         """
-        engine, held, self._held = self._serving.rows, self._held, None
+        engine, held, self._held = self.serving.rows, self._held, None
         conversations = [self._new_conversation() for _ in range(count - 1)]
         if held is not None and held is parent:
             conversations.insert(0, held.conversation)
@@ -356,7 +348,7 @@ class Session:
 
     def _new_conversation(self) -> int:
         number = self._next_conversation
-        self._next_conversation += self._serving.stride
+        self._next_conversation += self.serving.stride
         return number
 
     def finish(self, outcome: Outcome) -> None:
@@ -377,7 +369,7 @@ class Session:
         """
         self.closed = True
         if self._held is not None:
-            self._serving.rows.close([self._held.conversation])
+            self.serving.rows.close([self._held.conversation])
         self._held = None
         for known in (self._known, self._said, self.remembered):
             known.clear()

@@ -18,6 +18,9 @@ class HarnessConfig(Section):
     """Where a function runs: in a thread of the trainer; in a separate process, which can be stopped when it hangs and
     may crash; or in a process in bubblewrap, which sees none of the trainer's secrets. Commands always run in separate
     processes, in bubblewrap if set here."""
+    reward: Literal["returned", "posted"] = "returned"
+    """Where the reward comes from: what a function returns, or the last line of a command's output; or, "posted", a
+    request to the address that the harness got. Whatever the policy runs can send one if it finds address and key."""
     concurrent: int = pydantic.Field(default=64, ge=1)
     """Trajectories played at a time."""
     timeout_s: float = pydantic.Field(default=600.0, gt=0)

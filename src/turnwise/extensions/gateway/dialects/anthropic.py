@@ -96,9 +96,11 @@ def _messages(message: Any, where: str) -> list[Message]:
     for index, block in enumerate(blocks):
         place = f"{where}.content[{index}]"
         if role == "assistant" and _is(block, "tool_use"):
-            calls.append({"function": {"name": block.get("name"), "arguments": block.get("input", {})}})
+            function = {"name": block.get("name"), "arguments": block.get("input", {})}
+            calls.append({"id": block.get("id"), "function": function})
         elif role == "user" and _is(block, "tool_result"):
-            results.append({"role": "tool", "content": read_text(_texts(block.get("content")), f"{place}.content")})
+            content = read_text(_texts(block.get("content")), f"{place}.content")
+            results.append({"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": content})
         elif not (role == "assistant" and (_is(block, "thinking") or _is(block, "redacted_thinking"))):
             texts.append(read_text(_texts([block]), place))
     if role == "assistant":

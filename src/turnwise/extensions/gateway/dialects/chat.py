@@ -30,6 +30,7 @@ READ = (
 WITHOUT_EFFECT = (
     *("model", "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prediction"),
     *("tool_choice", "parallel_tool_calls", "reasoning_effort", "verbosity", "modalities"),
+    *("prompt_cache_options", "prompt_cache_retention"),
 )
 """Known parameters that the engine does not need, or cannot enforce."""
 ONLY = {
@@ -37,6 +38,8 @@ ONLY = {
     "functions": ([], None),
     "function_call": (None, "none", "auto"),
     "audio": (None,),
+    "moderation": (None,),
+    "web_search_options": (None,),
 }
 """Parameters that the engine does not support, with the values that ask for nothing."""
 

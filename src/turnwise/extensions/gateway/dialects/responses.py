@@ -28,10 +28,15 @@ READ = (
 WITHOUT_EFFECT = (
     *("model", "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "include"),
     *("tool_choice", "parallel_tool_calls", "reasoning", "truncation", "max_tool_calls", "stream_options"),
-    "prompt_cache_retention",
+    *("prompt_cache_options", "prompt_cache_retention"),
 )
 """Known parameters that the engine does not need, or cannot enforce."""
-ONLY = {**NEUTRAL, "background": (False, None), "conversation": (None,), "prompt": (None,)}
+ONLY = {
+    **NEUTRAL,
+    "background": (False, None),
+    **dict.fromkeys(("conversation", "prompt", "access_programs", "background_options", "context_management"), (None,)),
+    **dict.fromkeys(("image", "moderation"), (None,)),
+}
 """Parameters that are not supported, with the values that ask for nothing."""
 TEXTS = ("input_text", "output_text", "text")
 
@@ -93,7 +98,8 @@ def _messages(given: Any) -> list[Message]:
         where = f"input[{index}]"
         kind = item.get("type", "message") if isinstance(item, dict) else None
         if kind == "function_call_output":
-            messages.append({"role": "tool", "content": _text(item.get("output"), f"{where}.output")})
+            content = _text(item.get("output"), f"{where}.output")
+            messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": content})
         elif kind == "message" and item.get("role") != "assistant":
             messages.append({"role": item.get("role"), "content": _text(item.get("content"), f"{where}.content")})
         elif kind in ("message", "function_call"):
@@ -103,7 +109,7 @@ def _messages(given: Any) -> list[Message]:
                 messages[-1]["content"] += _text(item.get("content"), f"{where}.content")
             else:
                 function = {"name": item.get("name"), "arguments": item.get("arguments", "{}")}
-                messages[-1]["tool_calls"].append({"function": function})
+                messages[-1]["tool_calls"].append({"id": item.get("call_id"), "function": function})
         elif kind != "reasoning":  # the policy reasons in its text
             raise BadRequest(f"{where}.type={short(kind)} is not supported; expected a message or a call", param=where)
     return messages
