@@ -159,7 +159,7 @@ def test_each_task_is_played_again_by_its_difficulty():
     hinted = experience.trajectories[24:]
     assert [each.group for each in hinted] == [group for group in (6, 7, 8, 9) for _ in range(6)]
     assert [each.info["prefix"]["turns"] for each in hinted] == [turns for turns in (4, 3, 2, 1) for _ in range(6)]
-    assert all(each.failure is None and each.task == str(each.group - 6) for each in hinted)
+    assert all(each.failure is None and each.task.startswith(f"{each.group - 6}, from turn ") for each in hinted)
     metrics = experience.metrics
     assert (metrics["hinted"], metrics["difficulty"], metrics["hint_turns"]) == (4, 0.5, 2.5)
     assert metrics["hint_failed_frac"] == 0
@@ -173,7 +173,8 @@ def check_mask() -> None:
     hinted = hinted_of(0, 2).trajectories[8:]
     sequences = Sequences.from_trajectories(hinted)
     for ids, places, each in zip(sequences.token_ids, sequences.generated, hinted, strict=True):
-        task, length = int(each.task), 4 if each.task == "0" else 2
+        task, length = map(int, each.task.split(", from turn "))
+        assert length == (2 if task else 4)
         _, turns, _ = library(turns=TURNS).played(task, color_policy(context=256))
         known = [id for turn in turns[:length] for id in (*turn.prompt_ids, *turn.response_ids)]
         assert ids[: len(known)].tolist() == known

@@ -212,6 +212,21 @@ def test_v05_learns_its_prior_by_the_name_of_the_task():
     np.testing.assert_allclose(credit_R, [1 - (7 / 9 - 2 / 9 / 2)] * 2, rtol=1e-14)
 
 
+def test_a_history_does_not_count_replays():
+    """The first group of q has two replays, r's has nothing else: as if they had not been there."""
+    method = tw.v05()
+    assert method.init is not None
+    success, replayed = [1, 0, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1]
+    first = groups_of(4, 2, reward=[0] * 6, success=success, task=[*"qqqqrr"], replayed=replayed)
+    _, state = method.update(first.reward_R, method.init(), first)
+    assert state == (None, {"q": [0.0, 2]})
+    memory = tw.standardize_with_earlier()
+    assert memory.init is not None
+    rewarded = groups_of(4, 2, reward=success, task=[*"qqqqrr"], replayed=replayed)
+    _, state = memory.update(rewarded.reward_R, memory.init(), rewarded)
+    assert state == {"q": [1.0, 0.0], "r": []}
+
+
 def test_v05_counts_every_group_of_a_task_once_and_keeps_the_state_it_was_given():
     method = tw.v05()
     assert method.init is not None

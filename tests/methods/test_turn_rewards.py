@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from tests.methods.batches import batch_of
+from tests.methods.batches import batch_of, groups_of
 from tests.methods.drawn import drawn, step_term
 
 import turnwise as tw
@@ -33,6 +33,12 @@ def test_srgpo_adds_the_step_reward_among_steps_of_all_tasks():
     batch = batch_of([[1, 1], [2]], [0, 0, 0, 0], step_reward=[1, 0, 0, 1])
     z = 0.5 / (math.sqrt(1 / 3) + 1e-6)
     np.testing.assert_allclose(tw.srgpo()(batch), 0.5 * z * np.array([1, -1, -1, 1]), rtol=1e-13)
+
+
+def test_a_response_alone_in_its_random_group_keeps_its_value_in_the_release():
+    one = groups_of(1, reward=[0.0], step_reward=[1.0])
+    assert tw.srgpo(weight=0.5)(one).tolist() == [0.0]
+    assert tw.srgpo(weight=0.5, convention="release")(one).tolist() == [0.5]
 
 
 def test_srgpo_is_grpo_where_all_steps_are_equal():

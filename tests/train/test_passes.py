@@ -14,6 +14,7 @@ import turnwise as tw
 from turnwise.base.errors import ConfigError
 from turnwise.credit.trace import Trace, Traced
 from turnwise.extensions.passes.passes import TurnPasses, cut, next_ratio, normalised
+from turnwise.objective import losses
 from turnwise.objective.build import make_objective
 from turnwise.objective.gradient import Budget, Diverged
 from turnwise.objective.mismatch import correct_mismatch
@@ -290,6 +291,37 @@ def test_a_token_rule_compares_the_tokens_of_the_step_once_and_each_pass_has_its
     for part, turn_T in zip(parts, turns, strict=True):
         np.testing.assert_array_equal(part, factor_T[turn_T])
     assert len({round(float(part.mean()), 3) for part in parts}) > 1, "turns have other shares than the step"
+
+
+def test_advantages_of_a_token_rule_are_normalised_and_corrected_as_those_of_responses(monkeypatch):
+    """REPO with a bonus of nearly 0 gives tokens the advantages of their responses, and so the same weights."""
+    plain = seen_advantages(monkeypatch, passes())
+    ruled = seen_advantages(monkeypatch, passes(tokens={"name": "repo", "zeta": 1e-9, "zeta_min": 0.0}))
+    assert len(plain) > 1
+    for first, second in zip(plain, ruled, strict=True):
+        np.testing.assert_allclose(first, second, atol=1e-6)
+
+
+def seen_advantages(monkeypatch, config: Any) -> list[np.ndarray]:
+    """The advantages of tokens in each pass."""
+    seen: list[np.ndarray] = []
+
+    def noted(logprob: torch.Tensor, **options: Any) -> Any:
+        seen.append(options["advantage"].numpy())
+        return losses.policy_loss(logprob, **options)
+
+    step, model = step_of(config), copy.deepcopy(experience()[0].model)
+    with monkeypatch.context() as patch:
+        patch.setattr("turnwise.objective.policy.policy_loss", noted)
+        learner(config).update(model, torch.optim.SGD(model.parameters(), lr=0.3), step, Trace(experience()[4]), 1)
+    return seen
+
+
+def test_what_is_left_out_is_no_part_of_the_deviation():
+    batch, _ = tw.Batch.from_arrays(group=[0] * 4, trajectory=[0, 0, 1, 2], reward=[0.0] * 4)
+    advantage_R = np.array([1.0, 3.0, -1.0, 50.0])
+    kept_R = np.array([True, False, True, False])
+    np.testing.assert_allclose(normalised(advantage_R, batch, kept_R, most=99.0)[kept_R], np.array([1, -1]) / 2**0.5)
 
 
 def test_ratios_are_relative_to_the_weights_that_sampled_if_these_are_others(monkeypatch):

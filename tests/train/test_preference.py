@@ -14,7 +14,7 @@ from tests.toys import small_config
 import turnwise as tw
 from turnwise.base.errors import ConfigError
 from turnwise.credit.segments import components
-from turnwise.credit.trace import Trace
+from turnwise.credit.trace import Trace, Traced
 from turnwise.extensions.preference.settings import PreferenceConfig
 from turnwise.extensions.preference.term import PreferenceTerm, trajectory_pairs, turn_pairs
 from turnwise.objective.terms import Pass, StepView
@@ -58,6 +58,21 @@ def loss_of(**settings) -> tuple[float, torch.Tensor, dict[str, float]]:
     loss.backward()
     assert logprob.grad is not None
     return loss.item(), logprob.grad, {**told, **prepared.metrics}
+
+
+@pytest.mark.parametrize("kept_R", [[0, 1, 1, 1, 1, 1], [1, 1, 0, 1, 1, 1]])
+@pytest.mark.parametrize("name", ["simpo", "dpo"])
+def test_what_the_method_leaves_out_is_in_no_pair(name, kept_R):
+    """Without the worse trajectory there is no pair; of the better one, half is left."""
+    given = batch()
+    traced = Traced("keep", np.zeros(6), np.ones(6), np.zeros(6), kept_R=np.array(kept_R, dtype=bool))
+    prepared = PreferenceTerm(PreferenceConfig(name=name)).prepare(StepView(given, Trace(np.zeros(6), (traced,))))
+    logprob = torch.tensor(LOGPROB, requires_grad=True)
+    loss, _ = prepared.loss(Pass(logprob, logprob * 0, torch.arange(7)))
+    loss.backward()
+    assert logprob.grad is not None
+    assert prepared.metrics["preference_pairs"] == kept_R[0]
+    assert (logprob.grad != 0).tolist() == [bool(kept_R[0])] * 3 + [False] * 4
 
 
 def sigmoid(z: float) -> float:

@@ -13,6 +13,7 @@ from turnwise.credit.segments import Segments
 from turnwise.credit.trace import Trace, Traced
 from turnwise.objective.losses import Aggregate
 from turnwise.objective.terms import Loss, Pass, StepView, Term, TermLoss
+from turnwise.objective.token_rules.base import TokenCredit
 
 Rows = Int[np.ndarray, " rows"]
 
@@ -25,6 +26,7 @@ class PartView(StepView):
     reached: int | None = None  # trajectories that the other means over trajectories count, likewise
     whole: StepView | None = None  # view of the whole step, which rules for tokens look at; None: they look at the part
     chosen_T: Bool[np.ndarray, " W"] | None = None  # `[tokens of the whole step]` bool, those that this part has
+    factor_T: Float[np.ndarray, " T"] | None = None  # factor on advantages that a rule for tokens gives
 
     def weights(self, aggregate: Aggregate, kept_T: Bool[np.ndarray, " T"] | None = None) -> Float[np.ndarray, " T"]:
         """Compute each token's weight; a trajectory that is counted and not in the part has a loss of 0."""
@@ -36,6 +38,16 @@ class PartView(StepView):
 def whole_of(step: StepView) -> tuple[StepView, np.ndarray | None]:
     """Return what rules for tokens look at, and which of its tokens a view has; None: all."""
     return (step.whole, step.chosen_T) if isinstance(step, PartView) and step.whole else (step, None)
+
+
+def own_part(credit: TokenCredit, step: StepView) -> TokenCredit:
+    """Return what a rule for tokens says about those that a view has."""
+    if not isinstance(step, PartView) or step.whole is None:
+        return credit
+    credit = credit.part(step.chosen_T)
+    if credit.advantage_T is None or step.factor_T is None:
+        return credit
+    return dataclasses.replace(credit, advantage_T=credit.advantage_T * step.factor_T)
 
 
 def part_of(step: StepView, rows: Rows, **columns: np.ndarray) -> StepView:

@@ -10,7 +10,7 @@ import torch
 from turnwise.objective.kl import reward_of_kl
 from turnwise.objective.losses import policy_loss
 from turnwise.objective.mismatch import step_mismatch
-from turnwise.objective.part import prepare_kept, whole_of
+from turnwise.objective.part import own_part, prepare_kept
 from turnwise.objective.settings import UpdateConfig
 from turnwise.objective.terms import Pass, StepView, TermLoss, Unit, as_tensor
 from turnwise.objective.token_rules.base import TokenCredit, columns_of
@@ -43,7 +43,7 @@ class PolicyTerm:
         assert responses is not None
         trajectories = step.batch.trajectories.of(responses)
         old_logprob_T = step.column(OLD[settings.old_policy], self.name)
-        credit = self._rule(step).part(whole_of(step)[1]) if self._rule else TokenCredit()
+        credit = own_part(self._rule(step), step) if self._rule else TokenCredit()
         advantage_T = step.advantage_T if credit.advantage_T is None else credit.advantage_T
         if self._kl_in_reward:
             reward_T, metrics = reward_of_kl(step, old_logprob_T, settings)

@@ -29,16 +29,21 @@ def srgpo(
         weight: omega in the paper.
         group_size: Responses per random group.
         seed: Seed of the shuffle, which depends only on it and on the batch.
-        convention: "release": A_episode counts responses, and a single one keeps its return. (The release's option to
-            stay within a task has no effect and is not offered.)
+        convention: "release": A_episode counts responses, and in both terms a single one keeps its value. (The
+            release's option to stay within a task has no effect and is not offered.)
 
     Expected gradient: biased: it follows the step rewards as well, and divides by deviations.
     Use it when: the environment can verify every single step, on the same scale in all tasks.
     Reference: Wang et al., SeeNav-Agent, arXiv 2512.02631; its verl-agent/srgpo/core_srgpo.py.
     """
+    release = convention == "release"
     return mix(
-        grpo(convention="verl-agent" if convention == "release" else "turnwise"),
-        chain(take_column(column="step_reward"), standardize_in_random_groups(size=group_size, seed=seed), name="step"),
+        grpo(convention="verl-agent" if release else "turnwise"),
+        chain(
+            take_column(column="step_reward"),
+            standardize_in_random_groups(size=group_size, seed=seed, lone="keep" if release else "zero"),
+            name="step",
+        ),
         weights=(1.0, weight),
         name="srgpo",
         gradient=Gradient("biased", reason="follows the step rewards as well, and divides by deviations"),

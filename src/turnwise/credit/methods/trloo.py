@@ -27,7 +27,8 @@ def trloo(*, discount: float = 1.0, convention: Convention = "turnwise") -> Tran
     claims. With "turnwise" it is biased where trajectories differ in length: late turns count less.
     Use it when: rewards come at every turn, or returns depend on the turn more than on the state.
     Reference: Liu et al., Dr. Kernel, arXiv 2602.05885. Its two rejections are `reject_mismatch` and
-    `reject_by_profile`, which follow this method in a chain.
+    `reject_by_profile`, which follow this method in a chain, so that what they reject counts in the means of others; in
+    the code it does not.
     """
     release = convention == "release"
     if discount != 1.0:

@@ -13,7 +13,8 @@ def v05(*, unseen: float | None = None, strength: float = 0.0) -> Transform:
         w = D / (D + 1/K)                        D = max(0, (v - V)^2 - 1/K), the squared bias beyond the variance of v
 
     A group that always succeeds or fails still has a signal. The paper's prior V comes from a separate model. Here it
-    is the mean of R over all earlier trajectories of the same `task`, which the method keeps as its state.
+    is the mean of R over the trajectories of the same `task` that earlier steps learned from, which the method keeps as
+    its state: without replays, and without groups that a filter drops.
 
     Args:
         unseen: V of a task without history, from -1 to 1. None: w = 1 there, the group's own mean.

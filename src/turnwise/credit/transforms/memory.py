@@ -8,7 +8,7 @@ import numpy as np
 from turnwise.base.errors import ConfigError
 from turnwise.credit.batch import Batch
 from turnwise.credit.transform import Credit, State, Transform
-from turnwise.credit.transforms.outcomes import success_of_trajectories, task_of_groups
+from turnwise.credit.transforms.outcomes import is_new, success_of_trajectories, task_of_groups
 
 GOAL = True
 """Stands for success among the states that edges lead to. Every text is a state, also an empty one."""
@@ -82,12 +82,12 @@ def standardize_with_earlier(*, eps: float = 1e-6) -> Transform:
 
     def update(credit_R: Credit, state: State, batch: Batch) -> tuple[Credit, State]:
         earlier, after = state or {}, dict(state or {})
-        return_N = batch.trajectories.sum(credit_R)
+        return_N, new_N = batch.trajectories.sum(credit_R), is_new(batch) > 0
         result_N, now = np.zeros(batch.num_trajectories), {}
         for group, task in enumerate(task_of_groups(batch, needed_by=name)):
             mine = batch.groups.ids == group
             every = np.concatenate([earlier.get(task, []), return_N[mine]])
-            now[task] = [*now.get(task, []), *return_N[mine].tolist()]
+            now[task] = [*now.get(task, []), *return_N[mine & new_N].tolist()]
             if np.ptp(every) > 0:
                 result_N[mine] = (return_N[mine] - every.mean()) / (every.std(ddof=1) + eps)
         return batch.trajectories.broadcast(result_N), after | now

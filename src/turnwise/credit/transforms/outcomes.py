@@ -209,6 +209,8 @@ def subtract_shrunk_mean(*, unseen: float | None = None, strength: float = 0.0) 
                 "-1 to 1; put success_return(low=-1.0) before it"
             )
         num_G, mean_G = batch.groups.lengths, batch.groups.mean(members.values)
+        new_N = is_new(batch)
+        new_G, of_new_G = batch.groups.sum(new_N), batch.groups.sum(new_N * members.values)
         prior_G = mean_G.copy()
         after = dict(history)
         for g, task in enumerate(task_G):
@@ -217,14 +219,21 @@ def subtract_shrunk_mean(*, unseen: float | None = None, strength: float = 0.0) 
                 prior_G[g] = (total + strength * (unseen or 0.0)) / (count + strength)
             elif unseen is not None:
                 prior_G[g] = unseen
-            total, count = after.get(task, (0.0, 0))
-            after[task] = [total + float(num_G[g] * mean_G[g]), count + int(num_G[g])]
+            if new_G[g]:
+                total, count = after.get(task, (0.0, 0))
+                after[task] = [total + float(of_new_G[g]), count + int(new_G[g])]
         excess_G = np.maximum(0.0, (mean_G - prior_G) ** 2 - 1.0 / num_G)
         weight_G = excess_G / (excess_G + 1.0 / num_G)
         baseline_G = prior_G + weight_G * (mean_G - prior_G)
         return members.broadcast(members.values - batch.groups.broadcast(baseline_G)), after
 
     return Transform(name, update, init=dict, needs=("task",))
+
+
+def is_new(batch: Batch) -> Float[np.ndarray, " N"]:
+    """Return 1 for each trajectory of this step, and 0 for a replay of a store, which a history has already."""
+    replayed_R = batch.columns.get("replayed", np.zeros(batch.num_responses))
+    return (batch.trajectories.first(replayed_R) == 0).astype(np.float64)
 
 
 def task_of_groups(batch: Batch, *, needed_by: str) -> list[str]:

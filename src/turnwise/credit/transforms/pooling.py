@@ -8,6 +8,7 @@ from turnwise.base.errors import BatchError, ConfigError
 from turnwise.credit.batch import Batch
 from turnwise.credit.segments import Labels
 from turnwise.credit.transform import Credit, block
+from turnwise.credit.transforms.baselines import Lone
 from turnwise.credit.transforms.grouping import Same, Scope, alike
 
 
@@ -51,12 +52,12 @@ def center_by_distinct(credit_R: Credit, batch: Batch, *, same: Same = None, sco
 
 @block(across_groups=lambda options: True)
 def standardize_in_random_groups(
-    credit_R: Credit, batch: Batch, *, size: int = 16, seed: int = 0, eps: float = 1e-6
+    credit_R: Credit, batch: Batch, *, size: int = 16, seed: int = 0, eps: float = 1e-6, lone: Lone = "zero"
 ) -> Credit:
     """Standardise the responses of the batch within random groups: `(r - mean) / (std + eps)`.
 
-    Groups ignore task, trajectory and turn. The last group may be smaller; a single response gets 0. The grouping
-    depends on `seed` and on the batch's numbers, so it differs between batches and needs no state.
+    Groups ignore task, trajectory and turn. The last group may be smaller. The grouping depends on
+    `seed` and on the batch's numbers, so it differs between batches and needs no state.
 
     Args:
         credit_R: `[responses]` values that mean the same in every task and at every turn.
@@ -64,6 +65,7 @@ def standardize_in_random_groups(
         size: Responses per group.
         seed: Seed of the grouping.
         eps: Added to the sample standard deviation.
+        lone: A single response gets 0 ("zero"), or its own value ("keep").
     """
     if size < 1:
         raise ConfigError(
@@ -74,4 +76,7 @@ def standardize_in_random_groups(
     group_R = np.empty(batch.num_responses, dtype=np.int64)
     group_R[generator.permutation(batch.num_responses)] = np.arange(batch.num_responses) // size
     groups = Labels.of(group_R)
-    return (credit_R - groups.broadcast(groups.mean(credit_R))) / (groups.broadcast(groups.std(credit_R, ddof=1)) + eps)
+    deviation_R = groups.broadcast(groups.std(credit_R, ddof=1)) + eps
+    result_R = (credit_R - groups.broadcast(groups.mean(credit_R))) / deviation_R
+    is_lone_R = groups.broadcast(groups.lengths) == 1
+    return np.where(is_lone_R, credit_R, result_R) if lone == "keep" else result_R

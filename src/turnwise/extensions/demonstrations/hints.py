@@ -95,7 +95,8 @@ class Hinted:
             return None
         rewards = [step.reward for step in steps[1 : length + 1]]
         hint = [dataclasses.replace(turn, reward=reward) for turn, reward in zip(turns, rewards, strict=False)]
-        name, following = self._demonstrations.name(number), turns[length].observation
+        name = f"{self._demonstrations.name(number)}, from turn {length}"  # another start, so another task to methods
+        following = turns[length].observation
         return Start(experience.tasks[group], place, name, tuple(hint), following)
 
     def _play(

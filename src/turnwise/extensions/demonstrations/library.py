@@ -318,6 +318,8 @@ def alone(trajectory: Trajectory, **origin: Any) -> Trajectory:
     shared, info = trajectory.shared, dict(trajectory.info)
     if isinstance(rewards := info.get("step_rewards"), Sequence | np.ndarray):
         info["step_rewards"] = rewards[shared:]
+    if shared and isinstance(checks := info.get("checks"), Sequence | np.ndarray):
+        info["checks"] = [check - checks[shared - 1] for check in checks[shared:]]  # what changes counts
     own = [number >= shared for number in range(len(trajectory.turns))]
     info["prefix"] = {"turns": shared, **origin}
     turns, given = folded(trajectory.turns, own), tuple(trajectory.turns[:shared])

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from turnwise.base.errors import ConfigError
-from turnwise.base.shapes import Float, Int
+from turnwise.base.shapes import Bool, Float, Int
 from turnwise.credit.batch import Batch
 from turnwise.credit.segments import Segments
 from turnwise.credit.trace import Trace
@@ -108,17 +108,17 @@ class TurnPasses(Learner):
         settings, batch = self.settings.section(PassesConfig), measured.batch
         assert settings is not None
         assert batch.tokens is not None
-        advantage_R = normalised(credit.advantage_R, batch, most=settings.max_advantage)
         ratio_N = np.ones(batch.num_trajectories)
         totals: dict[str, float] = {}
         num_turns = int(batch.turn_R.max()) + 1
         kept_R = np.ones(batch.num_responses, dtype=bool) if credit.kept_R is None else credit.kept_R
         if self.lessons:
             kept_R = kept_R & ~batch.trajectories.broadcast(self.lessons.left_N)
+        advantage_R = normalised(credit.advantage_R, batch, kept_R, most=settings.max_advantage)
         whole, kept_T = None, batch.tokens.broadcast(kept_R)
         about: dict[str, Any] = {**vars(self), "objective": objective, "value": None, "lessons": None}
         about_run = step, self.steps, self.seed, self.settings.mini_batches, self.max_new_tokens
-        plain = PartView(batch, Trace(credit.advantage_R), *about_run)
+        plain = PartView(batch, Trace(advantage_R), *about_run)
         for turn in reversed(range(num_turns)):
             rows = np.flatnonzero((batch.turn_R == turn) & kept_R)
             if not len(rows):
@@ -137,6 +137,7 @@ class TurnPasses(Learner):
                 present=batch.num_trajectories,
                 whole=whole,
                 chosen_T=np.isin(batch.tokens.ids, rows)[kept_T],
+                factor_T=np.repeat(ratio_N[owner], batch.tokens.lengths[rows]),
             )
             view = part_of(seen, rows, logprob_T=start_T, entropy_T=entropy_T)
             part = Measured(view.batch, sequences)
@@ -168,9 +169,12 @@ class _OfTurn(Learner):
         return self.objective.prepare(self.view), measured.sequences
 
 
-def normalised(advantage_R: Float[np.ndarray, " R"], batch: Batch, *, most: float) -> Float[np.ndarray, " R"]:
-    """Divide advantages by their deviation over the step's trajectories, and clip them to `[-most, most]`."""
-    mean_N = batch.trajectories.mean(advantage_R)
+def normalised(
+    advantage_R: Float[np.ndarray, " R"], batch: Batch, kept_R: Bool[np.ndarray, " R"] | bool = True, *, most: float
+) -> Float[np.ndarray, " R"]:
+    """Divide advantages by their deviation over the trajectories learned from, and clip them to `[-most, most]`."""
+    num_N = batch.trajectories.sum(np.ones(batch.num_responses) * kept_R)
+    mean_N = batch.trajectories.sum(advantage_R * kept_R)[num_N > 0] / num_N[num_N > 0]
     std = float(mean_N.std(ddof=1)) if len(mean_N) > 1 else 0.0
     return np.clip(advantage_R / std if std > LEAST_STD else advantage_R, -most, most)
 

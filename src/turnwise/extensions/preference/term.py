@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from turnwise.base.shapes import Float, Int
+from turnwise.base.shapes import Bool, Float, Int
 from turnwise.credit.batch import Batch
 from turnwise.credit.segments import Labels, Partition, Segments, components
 from turnwise.extensions.preference.settings import PreferenceConfig
@@ -26,6 +26,11 @@ class Pairs:
 
     def __len__(self) -> int:
         return len(self.better)
+
+    def among(self, item_I: Bool[np.ndarray, " I"]) -> "Pairs":
+        """Return the pairs whose items are both among these."""
+        both = item_I[self.better] & item_I[self.worse]
+        return Pairs(self.better[both], self.worse[both])
 
 
 def extreme_pairs(return_I: Float[np.ndarray, " I"], classes: Partition, *, equal: bool = False) -> Pairs:
@@ -105,7 +110,10 @@ class PreferenceTerm(Stateless):
         assert batch.tokens is not None
         by_turn = settings.level == "turn"
         items: Segments = batch.tokens if by_turn else batch.trajectories.of(batch.tokens)
-        pairs = turn_pairs(batch) if by_turn else trajectory_pairs(batch)
+        kept_R = np.ones(batch.num_responses) if step.credit.kept_R is None else step.credit.kept_R.astype(np.float64)
+        kept_T = batch.tokens.broadcast(kept_R)
+        num_I = items.sum(kept_T)  # tokens that the loss has
+        pairs = (turn_pairs(batch) if by_turn else trajectory_pairs(batch)).among(num_I > 0)
         owner_I = batch.trajectories.ids if by_turn else np.arange(len(items))  # its trajectory
         owners = np.stack([owner_I[pairs.better], owner_I[pairs.worse]])
         matters_N = np.isin(np.arange(batch.num_trajectories), owners)
@@ -114,10 +122,10 @@ class PreferenceTerm(Stateless):
         if not len(pairs):
             return TermLoss(lambda given: (given.logprob.sum() * 0.0, {}), matters_N, metrics, pair_N)
         means = settings.name == "simpo"
-        scale_T = items.broadcast(1.0 / items.lengths) if means else np.ones(items.num_elements)
+        scale_T = kept_T / items.broadcast(np.maximum(num_I, 1.0)) if means else kept_T
         offset = np.full(len(pairs), settings.margin)
         if not means:
-            reference_I = items.sum(step.column("ref_logprob_T", self.name))
+            reference_I = items.sum(kept_T * step.column("ref_logprob_T", self.name))
             offset = settings.strength * (reference_I[pairs.better] - reference_I[pairs.worse])
         columns = as_tensor(scale_T), as_tensor(offset)
         item_T = torch.from_numpy(np.array(items.ids))

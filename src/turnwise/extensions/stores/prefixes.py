@@ -126,7 +126,11 @@ class PrefixSampling:
         on_turn: OnTurn,
     ) -> list[Trajectory]:
         starts = [
-            dataclasses.replace(fork(row.trajectory, turns, self._tasks[row.task]), group=first + number)
+            dataclasses.replace(
+                fork(row.trajectory, turns, self._tasks[row.task]),
+                group=first + number,
+                name=f"{row.trajectory.task}, from turn {turns}",  # another start, so another task to methods
+            )
             for number, (row, turns) in enumerate(groups)
             for _ in range(self._rollout.group_size)
         ]
