@@ -224,6 +224,13 @@ def test_groups_are_drawn_as_a_whole():
     assert (weight[:, 0] == weight[:, 2]).all()
     assert (weight[:, [0, 3, 5]].sum(1) == 3).all()
     assert np.isinf(interval_of_draws(mean(np.ones(6), weight[:1]), 3).high), "without draws there is no interval"
+    assert np.isinf(interval_of_draws(np.zeros(50), 12).high), "draws that are all equal say nothing"
+
+
+def test_ties_that_differ_by_rounding_are_ties():
+    score, has = np.full(40, 0.3), np.arange(40) < 4
+    score[has] = 0.1 + 0.2
+    assert precision(score, has, np.ones((1, 40)))[0] == pytest.approx(0.1)
 
 
 def test_an_audit_tells_a_method_that_finds_effects_from_one_that_does_not():

@@ -25,6 +25,7 @@ from turnwise.lab.diagnostics.capability import (
     solved_table,
 )
 from turnwise.lab.diagnostics.runs import RunLog
+from turnwise.lab.diagnostics.statistics import contrast
 from turnwise.models.policy import Policy
 from turnwise.train.checkpoint import save_checkpoint
 from turnwise.train.evaluation.pass_at_k import budgets, pass_at_k
@@ -126,11 +127,15 @@ def test_intervals_over_few_runs_cover_the_truth_too(tmp_path):
 
 
 def test_runs_are_drawn_too(tmp_path):
-    """One of two seeds fails everywhere: with the runs drawn, the interval holds both outcomes."""
+    """One of two seeds fails everywhere: of two runs, the interval is Student's, whatever the bootstrap says."""
     runs = [made_run(tmp_path / "a", seed, [True]) for seed in (0, 1)]
     pairs = [(played([4] * 30), played([8] * 30)), (played([4] * 30), played([0] * 30))]
     found = capability_of(runs, pairs)
-    assert (found.change[0].low, found.change[0].high) == pytest.approx((-(0.5**0.5), 0.5**0.5))
+    assert (found.change[0].low, found.change[0].high) == (-1.0, 1.0), "cut off at what is possible"
+    three = [(played([4] * 30), played([after] * 30)) for after in (5, 3, 4)]
+    found = capability_of([*runs, made_run(tmp_path / "a", 2, [True])], three)
+    ends = contrast([np.array([0.125, -0.125, 0.0])], [1.0])
+    assert (found.change[0].low, found.change[0].high) == pytest.approx((ends.low, ends.high))
 
 
 @pytest.fixture(scope="module")

@@ -131,7 +131,7 @@ def test_fidelity_of_one_kind_of_response_counts_these_alone():
 
 def test_what_cannot_be_measured_is_said():
     truth, groups = Truth(np.zeros(3), np.ones(3)), Segments.from_lengths([1, 1, 1])
-    with pytest.raises(RunError, match="do not differ significantly from zero"):
+    with pytest.raises(RunError, match="are no larger than their noise"):
         measure_fidelity({"a": np.ones(3)}, truth, groups)
     with pytest.raises(RunError, match="2 groups, expected 3"):
         measure_fidelity({"a": np.ones(3)}, truth, Segments.from_lengths([1, 2]))

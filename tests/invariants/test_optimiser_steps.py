@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from tests.invariants.test_update import (
     Frozen,
     Gradient,
@@ -19,6 +20,7 @@ from tests.steps import measured as score_trajectories
 from tests.steps import updated as update_policy
 from tests.toys import trajectory
 
+from turnwise.credit.trace import Trace, Traced
 from turnwise.objective.tokens import generated_logprobs
 from turnwise.rollout.metrics import rollout_metrics
 from turnwise.train import update as step_module
@@ -50,6 +52,32 @@ def test_metrics_are_means_over_the_optimisers_steps():
     once = totals()
     assert once["grad_norm"] > 0
     assert totals(epochs=3) == pytest.approx(once, rel=1e-5)  # the weights are frozen
+
+
+def test_more_mini_batches_than_trajectories_are_one_for_each():
+    """Each step stands for the whole batch: with a thousand it was scaled by a thousand, and not by their number."""
+
+    def gradient(mini_batches: int) -> Gradient:
+        policy, _, _, _, advantage_R = experience()
+        config, model = make_config(mini_batches=mini_batches), copy.deepcopy(policy.model)
+        update_policy(model, Frozen(model.parameters()), scored_by_old(config), advantage_R, config, step=1)
+        return flat_gradient(model)
+
+    assert_same(gradient(1000), gradient(len(experience()[3])))
+
+
+def test_the_learning_rate_follows_the_dose():
+    """A factor on the credit would not: AdamW divides by its size."""
+    policy, _, _, _, advantage_R = experience()
+    rated = Traced("dose", advantage_R, np.ones(len(advantage_R)), advantage_R, rate=0.25)
+    moved = []
+    for credit in (Trace(advantage_R), Trace(advantage_R, (rated,))):
+        config, model = make_config(), copy.deepcopy(policy.model)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=config.update.learning_rate, weight_decay=0.0)
+        update_policy(model, optimizer, scored_by_old(config), credit, config, step=1)
+        pairs = zip(model.parameters(), policy.model.parameters(), strict=True)
+        moved.append(sum((new - old).abs().sum().item() for new, old in pairs))
+    assert moved[1] == pytest.approx(0.25 * moved[0], rel=1e-3)
 
 
 def test_every_epoch_has_an_order_of_its_own(monkeypatch):

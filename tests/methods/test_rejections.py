@@ -6,7 +6,7 @@ from tests.methods.batches import batch_of, group_of
 
 import turnwise as tw
 from turnwise.base.errors import ConfigError
-from turnwise.credit.metrics import effective_size
+from turnwise.credit.metrics import credit_metrics, effective_size
 
 
 def test_mismatch_is_rejected_outside_its_bounds_and_the_bounds_are_kept():
@@ -146,8 +146,10 @@ def test_a_sample_is_drawn_whatever_the_credit():
 
 def test_a_scale_has_all_responses_and_a_smaller_step():
     batch, values = drawn_credit(300)
-    made = tw.match_dose(share=0.2, by="scale")(batch)
-    np.testing.assert_allclose(made, values * np.sqrt(60 / size_of(values)))
+    trace, _ = tw.match_dose(share=0.2, by="scale").trace(batch)
+    np.testing.assert_array_equal(trace.advantage_R, values)
+    assert trace.rate == pytest.approx(np.sqrt(60 / size_of(values)))
+    assert credit_metrics(batch, trace)["effective_frac"] == pytest.approx(0.2)
 
 
 def test_a_smaller_dose_stays_as_it_is():

@@ -126,6 +126,7 @@ def test_a_narrow_terminal_gets_no_line_that_is_too_long(width):
         ({"rollout/failed_frac": 0.25}, "FAILED 25% of the trajectories"),
         ({"rollout/filled_frac": 0.5}, "ONLY 50% of rollout.groups to learn from"),
         ({"rollout/filled_frac": 0.0}, "SKIPPED: no group to learn from"),
+        ({"rollout/filled_frac": 0.0, "update/grad_norm": 0.5}, "ONLY 0% of rollout.groups to learn from"),
     ],
 )
 def test_what_went_otherwise_is_said_in_both(other, told):

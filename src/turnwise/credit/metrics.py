@@ -24,9 +24,9 @@ def credit_metrics(batch: Batch, trace: Trace) -> dict[str, float]:
         `entropy`: mean over tokens (nats). `alpha_min`, `alpha_max`: range of the coefficients. `signal_frac`: share of
         groups whose returns differ. `positive_frac`, `advantage_abs`: share of positive advantages and mean absolute
         advantage, over responses. `effective_frac`: effective sample size `(sum |A|)^2 / sum A^2` of the advantages as
-        a share of the responses. `kept_frac`: share of responses in the loss, if a method leaves some out.
-        `mismatch_mean`, `mismatch_max`: absolute difference between the log-probabilities of
-        engine and trainer, over tokens (nats).
+        a share of the responses, times the squared factor on the learning rate. `kept_frac`: share of responses in the
+        loss, if a method leaves some out. `mismatch_mean`, `mismatch_max`: absolute difference between the
+        log-probabilities of engine and trainer, over tokens (nats).
     """
     signal_G = returns_differ(batch)
     coefficient_R, columns = trace.coefficient_R, batch.columns
@@ -42,7 +42,7 @@ def credit_metrics(batch: Batch, trace: Trace) -> dict[str, float]:
         "signal_frac": float(signal_G.mean()),
         "positive_frac": float((trace.advantage_R > 0).mean()),
         "advantage_abs": float(np.abs(trace.advantage_R).mean()),
-        "effective_frac": effective_size(trace.advantage_R) / batch.num_responses,
+        "effective_frac": effective_size(trace.advantage_R) * trace.rate**2 / batch.num_responses,
     }
     if trace.kept_R is not None:
         metrics["kept_frac"] = float(trace.kept_R.mean())

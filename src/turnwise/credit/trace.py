@@ -7,6 +7,7 @@ the coefficients here, so that nothing computes them twice.
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 
@@ -34,6 +35,7 @@ class Traced:
         kept_R: `[responses]` whether the loss has the response, for a block that leaves some out.
         scale_R: `[responses]` factor for the credit of single tokens, of a block that weights or masks responses.
         scale_T: `[tokens]` the same, of a block that weights tokens.
+        rate: Factor on the step's learning rate.
     """
 
     block: str
@@ -46,6 +48,7 @@ class Traced:
     kept_R: Bool[np.ndarray, " R"] | None = None
     scale_R: Values | None = None
     scale_T: TokenValues | None = None
+    rate: float = 1.0
 
     @property
     def name(self) -> str:
@@ -110,6 +113,11 @@ class Trace:
         """Return whether the loss has each response, if a block leaves some out."""
         masks = [traced.kept_R for traced in _each(self.blocks) if traced.kept_R is not None]
         return np.logical_and.reduce(masks) if masks else None
+
+    @property
+    def rate(self) -> float:
+        """Return the factor on the step's learning rate."""
+        return math.prod(traced.rate for traced in _each(self.blocks))
 
     @property
     def targets(self) -> dict[str, np.ndarray]:
@@ -209,6 +217,11 @@ def report_tokens(
 def report_kept(name: str, credit_R: Values, kept_R: Bool[np.ndarray, " R"]) -> None:
     """Report which responses the loss keeps, for a block that leaves some out without changing the credit."""
     report(Traced(name, credit_R, np.ones(len(credit_R)), credit_R, kept_R=kept_R))
+
+
+def report_rate(name: str, credit_R: Values, rate: float) -> None:
+    """Report a factor on the step's learning rate, for a block that leaves the credit as it is."""
+    report(Traced(name, credit_R, np.ones(len(credit_R)), credit_R, rate=rate))
 
 
 def report_mix(

@@ -108,7 +108,7 @@ class UpdateConfig(Section):
     """Largest effective sample size of a step, (sum |A|)^2 / sum A^2, as a share of its responses, to compare methods
     at equal doses. `turnwise audit` prints each method's."""
     dose_by: DoseBy = "sample"
-    """How to reduce the dose of a step: learn from fewer responses, or take a smaller step ("scale")."""
+    """How to reduce the dose of a step: learn from fewer responses, or with a smaller learning rate ("scale")."""
     terms: tuple[RuleConfig, ...] = ()
     """Your own loss terms: {name = "module:MyTerm", weight = 0.1}; see `turnwise.objective.terms.Term`."""
     old_policy: Literal["start", "behavior"] | None = None
@@ -192,12 +192,14 @@ class UpdateConfig(Section):
                 "update.clip_correction measures the gradient that the clip leaves out, which needs update.clip='ppo' "
                 "and update.policy=true; remove it or set both"
             )
-        of_policy = {"tokens": self.tokens, "dual_clip": self.dual_clip, "mismatch_cap": self.mismatch_cap}
+        of_policy = {
+            name: getattr(self, name) for name in ("tokens", "dual_clip", "mismatch_cap", "old_policy", "dose")
+        }
         if not self.policy and (given := next((name for name, value in of_policy.items() if value is not None), None)):
             raise ValueError(
                 f"update.{given} shapes the policy term, which update.policy=false leaves out; remove one of them"
             )
-        needed = {"kl": ("kl_estimator", "kl_in"), "mismatch_cap": MISMATCH}
+        needed = {"kl": ("kl_estimator", "kl_in"), "mismatch_cap": MISMATCH, "dose": ("dose_by",)}
         fields = type(self).model_fields
         for name, depending in needed.items():
             idle = next((each for each in depending if getattr(self, each) != fields[each].default), None)

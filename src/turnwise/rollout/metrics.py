@@ -25,7 +25,8 @@ def rollout_metrics(
         trajectories: All that were played.
         batches: Batches in which they were played.
         kept_frac: Share of their groups that pass the filter.
-        filled_frac: Groups that the step learns from, as a share of `rollout.groups`.
+        filled_frac: Groups that the step learns from, without those of stores and demonstrations, as a share of
+            `rollout.groups`.
     """
     usable = [trajectory for trajectory in trajectories if trajectory.usable]
     own = [trajectory for trajectory in trajectories if trajectory.learns]

@@ -124,7 +124,7 @@ class RolloutConfig(Section):
     """Which groups a step learns from. "started": those that started first, whichever finish first, so steps do not
     depend on how fast episodes are. "finished": those that finish first, which is faster if episodes differ, but
     favours short ones and is not reproducible. A group is taken at most max_lag steps later than in the order of
-    start."""
+    start. With `step_budget`, the oldest that are complete, whatever this says."""
     temperature: float = pydantic.Field(default=1.0, gt=0)
     """Sampling temperature, also for entropies and the loss; 1 leaves the policy unchanged."""
     top_p: float = pydantic.Field(default=1.0, gt=0, le=1)
@@ -149,6 +149,8 @@ class RolloutConfig(Section):
         build_selector(self.select.name, self.select.model_extra or {}, num_tasks=1, seed=0)
         if self.filter == "mixed" and self.group_size == 1:
             raise ValueError("rollout.filter='mixed' needs a rollout.group_size above 1: one trajectory is never mixed")
+        if self.keep_spread is not None and self.group_size == 1:
+            raise ValueError("rollout.keep_spread needs a rollout.group_size above 1: one reward has no spread")
         if self.filter_from > 1 and self.filter == "none":
             raise ValueError(f"rollout.filter_from={self.filter_from} needs a filter; set rollout.filter=mixed")
         return self

@@ -261,7 +261,7 @@ def warnings(metrics: Mapping[str, float]) -> str:
         parts.append(f"kept {metrics['rollout/kept_frac']:.2f} of {metrics['rollout/batches']:.0f} batches")
     if metrics["rollout/failed_frac"]:
         parts.append(f"FAILED {metrics['rollout/failed_frac']:.0%} of the trajectories")
-    if not metrics["rollout/filled_frac"]:
+    if not metrics["rollout/filled_frac"] and "update/grad_norm" not in metrics:
         parts.append("SKIPPED: no group to learn from")
     elif metrics["rollout/filled_frac"] < 1:
         parts.append(f"ONLY {metrics['rollout/filled_frac']:.0%} of rollout.groups to learn from")

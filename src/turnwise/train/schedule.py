@@ -24,10 +24,10 @@ def mini_batches(
     return [part for part in parts if len(part)]
 
 
-def set_learning_rate(optimizer: Any, settings: UpdateConfig, step: int, steps: int) -> None:
-    """Give all weights the learning rate of a step, counted from 1."""
+def set_learning_rate(optimizer: Any, settings: UpdateConfig, step: int, steps: int, factor: float = 1.0) -> None:
+    """Give all weights the learning rate of a step, counted from 1, times a factor."""
     for group in optimizer.param_groups:
-        group["lr"] = learning_rate(settings, step, steps)
+        group["lr"] = learning_rate(settings, step, steps) * factor
 
 
 def learning_rate(settings: UpdateConfig, step: int, steps: int) -> float:

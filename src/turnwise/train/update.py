@@ -107,7 +107,7 @@ class Learner:
             before_change()
         objective, sequences = self.prepare(measured, credit, step)
         totals, generator = dict.fromkeys(METRICS, 0.0), draws(self.seed, step)
-        set_learning_rate(optimizer, settings, step, self.steps)
+        set_learning_rate(optimizer, settings, step, self.steps, credit.rate)
 
         def loss_of(sequence_indices: np.ndarray, loss: Loss = objective.loss) -> tuple[torch.Tensor, dict[str, float]]:
             where = torch.from_numpy(sequences.token_index(sequence_indices))
@@ -126,7 +126,7 @@ class Learner:
             sums: dict[str, float] = {}
             for indices in sequences.micro_batches(max_tokens, only=part, unit_N=objective.unit_N):
                 loss, metrics = loss_of(indices, of)
-                loss.backward()
+                (loss * (len(parts) / settings.mini_batches)).backward()  # there may be fewer units than mini-batches
                 for name, value in metrics.items():
                     sums[name] = sums.get(name, 0.0) + value
             return sums

@@ -14,7 +14,7 @@ import numpy as np
 from turnwise.base.errors import ConfigError
 from turnwise.credit.batch import Batch
 from turnwise.credit.metrics import effective_size
-from turnwise.credit.trace import report_kept
+from turnwise.credit.trace import report_kept, report_rate
 from turnwise.credit.transform import Credit, block
 from turnwise.credit.transforms.baselines import UnweightedOver
 
@@ -38,14 +38,16 @@ def match_dose(credit_R: Credit, batch: Batch, *, share: float, by: DoseBy = "sa
         n = (sum |A|)^2 / sum A^2 <= share * responses
 
     Credit that is sparse or uneven has a smaller n than GRPO's, and so a smaller dose at the same number of responses.
-    A step whose n is smaller is unchanged: match the smallest of the methods.
+    A step whose n is smaller is unchanged: match the smallest of the methods. It is a bound, so a method whose steps
+    differ in n stays below it in some.
 
     Args:
         credit_R: `[responses]` advantages of any method, the penalty included.
         batch: Their batch.
         share: Largest effective sample size, as a share of the responses.
-        by: "sample": the loss has as many responses, drawn at random, as have this size. "scale": it has all, and their
-            credit is multiplied by `sqrt(share * responses / n)`, by which optimisers scale with the batch.
+        by: "sample": the loss has as many responses, drawn at random, as have this size, so that the step is as long
+            and noisier. "scale": it has all, and the step's learning rate is multiplied by `sqrt(share * responses /
+            n)`, as learning rates follow the batch. (Adam does not see a factor on the credit.)
         seed: Seed of the draws, which depend on the credit too.
 
     Reference: the demand is that of arXiv 2608.19760, the form is ours.
@@ -56,7 +58,8 @@ def match_dose(credit_R: Credit, batch: Batch, *, share: float, by: DoseBy = "sa
     if size <= wanted:
         return np.ones(len(credit_R))
     if by == "scale":
-        return np.full(len(credit_R), math.sqrt(wanted / size))
+        report_rate("match_dose", credit_R, math.sqrt(wanted / size))
+        return np.ones(len(credit_R))
     order = np.random.default_rng([seed, zlib.crc32(credit_R.tobytes())]).permutation(len(credit_R))
     first = np.abs(credit_R[order])
     size_R = np.cumsum(first) ** 2 / np.maximum(np.cumsum(first**2), np.finfo(float).tiny)

@@ -159,7 +159,12 @@ class Demonstrations:
         if self._agent is not None:
             turns = play_agent(self._agent, self._tasks[number], self.name(number), found, fmt, max_context)
             return found, [Step(observation=turn.observation) for turn in turns], turns
-        steps = self._play(number, found)
+        try:
+            steps = self._play(number, found)
+        except DataError:
+            if self._file is not None:
+                raise
+            return None, [], []  # the environment's expert may fail a task, which has no demonstration then
         return found, steps, self._turns(found, steps, fmt, max_context) or []
 
     def _turns(self, found: Demonstration, steps: Sequence[Step], fmt: Format, max_context: int) -> list[Turn] | None:

@@ -116,7 +116,9 @@ class TurnPasses(Learner):
             kept_R = kept_R & ~batch.trajectories.broadcast(self.lessons.left_N)
         advantage_R = normalised(credit.advantage_R, batch, kept_R, most=settings.max_advantage)
         whole, kept_T = None, batch.tokens.broadcast(kept_R)
+        slowed = self.settings.model_copy(update={"learning_rate": self.settings.learning_rate * credit.rate})
         about: dict[str, Any] = {**vars(self), "objective": objective, "value": None, "lessons": None}
+        about["settings"] = slowed
         about_run = step, self.steps, self.seed, self.settings.mini_batches, self.max_new_tokens
         plain = PartView(batch, Trace(advantage_R), *about_run)
         for turn in reversed(range(num_turns)):

@@ -60,7 +60,7 @@ class TinkerLearner(Learner):
         at_T = np.full(sequences.tokens.num_elements, np.nan)  # log-probabilities at which the gradient is taken
         at_T[: measured.sequences.tokens.num_elements] = measured.batch.column(given, needed_by="policy")
         adam = {"weight_decay": settings.weight_decay, "grad_clip_norm": settings.max_grad_norm, **ADAM}
-        adam["learning_rate"] = learning_rate(settings, step, self.steps)
+        adam["learning_rate"] = learning_rate(settings, step, self.steps) * credit.rate
         changed = False
         for _ in range(settings.epochs):
             parts = mini_batches(objective.matters_N, units_N, settings.mini_batches, generator)

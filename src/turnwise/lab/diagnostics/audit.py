@@ -170,6 +170,7 @@ def precision(score_R: Values, has_R: Bool[np.ndarray, " R"], weight_DR: Weights
     """Compute the share of positives among the highest scores; tied scores at the edge count in part."""
     if not len(score_R):
         return np.full(len(weight_DR), np.nan)
+    score_R = _even(score_R)
     from_top_DR = below(-score_R, weight_DR)
     _, place_R = np.unique(score_R, return_inverse=True)
     tied_DR = np.stack([np.bincount(place_R, weight_R) for weight_R in weight_DR])[:, place_R]

@@ -20,7 +20,7 @@ from turnwise.base.streams import Stream
 from turnwise.base.tables import Table
 from turnwise.lab.diagnostics.runs import RunLog
 from turnwise.lab.diagnostics.stage import Stage
-from turnwise.lab.diagnostics.statistics import DRAWS, Interval, interval_of_draws
+from turnwise.lab.diagnostics.statistics import DRAWS, Interval, contrast, interval_of_draws
 from turnwise.train.checkpoint import checkpoint_at
 from turnwise.train.evaluation.panels import task_digest
 from turnwise.train.evaluation.pass_at_k import budgets, pass_at_k
@@ -136,9 +136,9 @@ def capability_of(
 ) -> Capability:
     """Estimate pass@k of an arm before and after, and the change, with 95 % bootstrap intervals.
 
-    Each draw takes tasks with replacement, and runs where there are several, whose small number the interval corrects
-    for; both policies of a run are drawn together, so the change is paired. The spread over tasks includes the noise of
-    each task's trajectories.
+    Each draw takes tasks with replacement, and runs where there are several; both policies of a run are drawn together,
+    so the change is paired. The spread over tasks includes the noise of each task's trajectories. Draws of few runs
+    cannot leave their range, so with several runs each end is the wider of the bootstrap's and Student's over runs.
 
     Args:
         runs: Runs of the arm.
@@ -157,7 +157,8 @@ def capability_of(
     for one, weight in zip(chance, run_weight.T, strict=True):
         drawn += weight[:, None, None] * np.einsum("dt,wtk->dwk", task_weight, one)
     mean, num = chance.mean(axis=(0, 2)), num_runs if num_runs > 1 else num_tasks
-    before, after = (_intervals(mean[when], drawn[:, when], num, least=0.0) for when in (0, 1))
+    of_runs = chance.mean(axis=2).swapaxes(0, 1)  # [2, runs, k]
+    before, after = (_intervals(of_runs[when], mean[when], drawn[:, when], num, least=0.0) for when in (0, 1))
     solved = np.array([[each.successes > 0 for each in pair] for pair in played])  # [runs, 2, tasks]
     counts = [[((solved[:, 0] == b) & (solved[:, 1] == a)).sum(axis=1).mean() for a in (0, 1)] for b in (0, 1)]
     return Capability(
@@ -166,16 +167,22 @@ def capability_of(
         k,
         before,
         after,
-        _intervals(mean[1] - mean[0], drawn[:, 1] - drawn[:, 0], num),
+        _intervals(of_runs[1] - of_runs[0], mean[1] - mean[0], drawn[:, 1] - drawn[:, 0], num),
         np.array(counts),
     )
 
 
-def _intervals(value: np.ndarray, drawn: np.ndarray, num: int, *, least: float = -1.0) -> list[Interval]:
-    alike = np.ptp(drawn, axis=0) < 1e-12  # all tasks gave the same number: the spread is unknown
-    values = np.concatenate([value[None], drawn]).T
-    ends = (interval_of_draws(each, 1 if same else num) for each, same in zip(values, alike, strict=True))
-    return [each.within(least, 1.0) for each in ends]
+def _intervals(
+    of_runs: np.ndarray, value: np.ndarray, drawn: np.ndarray, num: int, *, least: float = -1.0
+) -> list[Interval]:
+    found = []
+    for own, values in zip(of_runs.T, np.concatenate([value[None], drawn]).T, strict=True):
+        wide = interval_of_draws(values, num)
+        student = contrast([own], [1.0])  # infinite for one run, or for runs that agree
+        if np.isfinite(student.high) and np.isfinite(wide.high):
+            wide = Interval(wide.value, min(wide.low, student.low), max(wide.high, student.high))
+        found.append(wide.within(least, 1.0))
+    return found
 
 
 def capability_table(arms: Mapping[str, Capability]) -> Table:

@@ -92,7 +92,11 @@ def measure_effects(
 
 
 def permutation_test(own: Float[np.ndarray, " n"], others: Float[np.ndarray, " m"]) -> tuple[float, float]:
-    """Test whether two samples have the same mean, two-sided; returns the p-value and the test's size at `LEVEL`."""
+    """Test whether two samples have the same mean, two-sided; returns the p-value and the test's size at `LEVEL`.
+
+    The test assumes that equal means are equal distributions, as with two-valued returns. With others it also rejects
+    where only the spreads differ, the more the smaller the smaller sample.
+    """
     values = np.concatenate([own, others])
     if np.ptp(values) <= EQUAL:
         return 1.0, 0.0

@@ -65,7 +65,7 @@ def compare(sums: Mapping[str, Sums]) -> Fidelities:
         sums: Sums over each group, by method; the first method is what others are compared with.
 
     Raises:
-        RunError: There are fewer than three groups, or the truth does not differ significantly from zero.
+        RunError: There are fewer than three groups, or the true advantages are no larger than their noise.
     """
     num_groups = len(next(iter(sums.values())))
     if num_groups < 3:
@@ -73,8 +73,8 @@ def compare(sums: Mapping[str, Sums]) -> Fidelities:
     square = next(iter(sums.values()))[:, 2].sum()
     if square <= 0:
         raise RunError(
-            "the true advantages do not differ significantly from zero: all histories are worth the same, or "
-            "the estimates are too noisy; raise --continuations or --groups"
+            "the true advantages are no larger than their noise: all histories are worth the same, or the estimates "
+            "are too noisy; raise --continuations or --groups"
         )
     totals = {name: table.sum(0) for name, table in sums.items()}
     return with_intervals({name: (float(cosine(totals[name])), cosine(totals[name] - sums[name])) for name in sums})

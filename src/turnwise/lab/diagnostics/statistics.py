@@ -16,6 +16,7 @@ from turnwise.base.shapes import Float
 LEVEL = 0.95
 POWER = 0.8
 DRAWS = 10_000
+EQUAL = 1e-12
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -86,14 +87,15 @@ def contrast(samples: Sequence[np.ndarray], weights: Sequence[float], *, draws: 
 def interval_of_draws(values_D: Float[np.ndarray, " draws"], num: int) -> Interval:
     """Return an estimate, the first value, with its 95 % interval by the bootstrap of the others.
 
-    Deviations are scaled by `sqrt(num / (num - 1))`, and percentiles are those of Student's t, as in `contrast`.
+    Deviations are scaled by `sqrt(num / (num - 1))`, and percentiles are those of Student's t, as in `contrast`. Draws
+    that are all equal tell nothing of the spread: there is no interval.
 
     Args:
         values_D: `[draws]` the estimate, and what it is when units are drawn with replacement.
         num: Units; of several kinds, the fewest.
     """
     moved_D = values_D[1:][np.isfinite(values_D[1:])] - values_D[0]
-    if num < 2 or not len(moved_D) or not np.isfinite(values_D[0]):
+    if num < 2 or not np.isfinite(values_D[0]) or not len(moved_D) or np.ptp(moved_D) < EQUAL:
         return Interval(float(values_D[0]), -math.inf, math.inf)
     tail = float(stats.norm.cdf(stats.t.ppf(0.5 - LEVEL / 2, num - 1)))
     low, high = np.quantile(moved_D * math.sqrt(num / (num - 1)), [tail, 1 - tail])
