@@ -275,9 +275,7 @@ def test_methods_that_are_told_apart_equally_often_share_a_row(page):
     assert page.joined([*rows, ("d", "2", "1", "1")])[1:] == [("`b`, `d`", "2", "1"), ("`c`", "1", "1")]
 
 
-@pytest.mark.parametrize(
-    "name", ["leaderboard", "results/aem-map", "results/visits-fidelity", "results/visits-fidelity-again"]
-)
+@pytest.mark.parametrize("name", ["leaderboard", "results/aem-map", "results/visits-fidelity-again"])
 def test_the_page_of_the_repository_is_that_of_its_data(leaderboard, tmp_path, name):
     kept = ROOT / "docs" / name
     (tmp_path / "data").mkdir()

@@ -67,7 +67,7 @@ def test_what_depends_on_the_hash_seed_is_found():
 
 def test_what_a_suite_raises_is_reported():
     [told] = check("Own", "suite")
-    assert told.startswith("loading the environment raised OSError: no games here at __init__:")
+    assert told.startswith("loading the environment raised OSError: no games here at __init__ (hanging.py:")
 
 
 def test_a_suite_without_names_of_its_tasks_is_named_by_their_texts():

@@ -97,7 +97,7 @@ def test_an_environment_that_breaks_fails_its_own_trajectory_only(place, environ
 def test_a_failure_names_the_line_in_the_environment():
     t = play(always(), ["step"], Faulty, group_size=1)[0]
     assert t.failure is not None
-    assert "at step:" in t.failure
+    assert "at step (test_collect_faults.py:" in t.failure
 
 
 def test_half_a_surrogate_pair_in_what_an_environment_says_costs_nothing():

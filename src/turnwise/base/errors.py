@@ -18,6 +18,7 @@ with 2.
 import difflib
 import os
 from collections.abc import Iterable
+from typing import Any
 
 DISTRIBUTION = "turnwise-rl"
 """Name on the package index, where `turnwise` is another project."""
@@ -99,6 +100,12 @@ def text_of(error: BaseException) -> str:
 
 def place_in_own_code(error: BaseException) -> str:
     """Return where code of the user's raised an error; empty if it was neither raised there nor by what that called."""
+    frame = own_frame(error)
+    return "" if frame is None else f"{frame.filename}:{frame.lineno}, in {frame.name}"
+
+
+def own_frame(error: BaseException) -> Any:
+    """Return the innermost frame of the user's code in which an error was raised; None as in `place_in_own_code`."""
     import sysconfig  # only to tell of an error
     import traceback
     from pathlib import Path
@@ -108,10 +115,10 @@ def place_in_own_code(error: BaseException) -> str:
     installed = tuple(sysconfig.get_paths()[name] + os.sep for name in names)
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if frame.filename.startswith(package):
-            return ""
+            return None
         if not frame.filename.startswith(installed) and Path(frame.filename).is_file():
-            return f"{frame.filename}:{frame.lineno}, in {frame.name}"
-    return ""
+            return frame
+    return None
 
 
 def out_of_memory(error: BaseException) -> bool:

@@ -7,8 +7,8 @@ Table = Sequence[Sequence[str]]
 """Rows of cells; the first row is the header."""
 CUT = "..."
 """Replaces the middle of a shortened cell."""
-SHORTEST = 8
-"""Minimum width that shortening leaves of a cell (columns)."""
+SHORTEST = 10
+"""Minimum width that shortening leaves of a cell (columns); "not shown" fits."""
 Page = Sequence[str | Table]
 """Paragraphs in Markdown (headings, lists, text) and tables, in order."""
 

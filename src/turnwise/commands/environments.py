@@ -21,7 +21,11 @@ def add(commands: Any) -> None:
     check.add_argument("--tamper", action="store_true", help="attack it like a cheating agent; report what succeeds")
     check.add_argument("--json", action="store_true", help="with --tamper: print the result as JSON")
     check.add_argument(
-        "--answer", action="append", default=[], metavar="TEXT", help="an accepted response to play; may be repeated"
+        "--answer",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="a response to give in every turn of a play; may be repeated",
     )
     check.set_defaults(run=_check)
     serve = commands.add_parser("serve-env", help="serve an environment over OpenEnv's protocol")

@@ -99,5 +99,5 @@ def _check(options: argparse.Namespace) -> int:
     if options.json:
         say(json.dumps(as_json(options.name, found), indent=2), file=out)
     else:
-        print_page(page(options.name, found, who, len(tasks)))
+        print_page(page(options.name, found, who, len(tasks)), wide=True)  # its cells are sentences
     return 0

@@ -77,8 +77,8 @@ def _pass_at_k(options: argparse.Namespace) -> int:
     temperature = runs[0].config.rollout.temperature if options.temperature is None else options.temperature
     head = (
         f"{len(first.tasks)} tasks, {options.samples} trajectories each at temperature {temperature:g}. pass@k is the "
-        "chance that at least one of k trajectories succeeds; intervals are 95 %, by the bootstrap over tasks and runs, "
-        "or, if wider, Student's over several runs. Before and after are paired."
+        "chance that at least one of k trajectories succeeds; intervals are 95 %, by the bootstrap over tasks and runs "
+        "or, if wider, Student's over runs. Before and after are paired."
     )
     page = [head, capability_table(arms), "Tasks that at least one trajectory solved:", solved_table(arms)]
     print_page(page, markdown=options.markdown, wide=options.wide)

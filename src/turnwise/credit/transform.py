@@ -312,7 +312,7 @@ def card_of(constructor: Callable[..., Transform]) -> Card:
 
 def trial(constructor: Callable[..., Transform]) -> Transform:
     """Build a method with its defaults, and its card's trial values for other options: for listings and tests."""
-    return constructor(**card_of(constructor).trial)
+    return constructor(**(card_of(constructor).trial if hasattr(constructor, "card") else {}))
 
 
 def _initial(transforms: Sequence[Transform]) -> tuple[State, ...]:

@@ -110,6 +110,7 @@ def inspect_environment(
     count = min(num_tasks, len(tasks))
     chosen = [tasks[index * len(tasks) // count] for index in range(count)]
     plays: dict[str, Play] = {}
+    of_tasks: list[list[Play]] = []
     refused: dict[str, None] = {}
     for task in chosen:
         problems += _check_pickling(suite, task)
@@ -130,7 +131,8 @@ def inspect_environment(
         problems += _check_play(first, second, max_turns, slow_s) + check_copy(build, first, on_call)
         for one, other in twice:
             problems += _check_repeats(one, other) + _check_steps(one.steps)
-        episodes += [first, *further, *(one for one, _ in twice)]
+        of_tasks.append([first, *further, *(one for one, _ in twice)])
+        episodes += of_tasks[-1]
         for episode in further:
             problems += _check_steps(episode.steps)
         for episode in (first, *further):
@@ -148,7 +150,8 @@ def inspect_environment(
     if any(problem.severe for problem in problems):
         return Conformance(_unique(problems), {}, repeats)
     visible = {name: played.visible() for name, played in plays.items()}
-    problems += _check_seeds(suite, chosen, list(plays.values()), list(visible.values()), on_call)
+    seen = [[step for played in each for step in played.visible()] for each in of_tasks]
+    problems += _check_seeds(suite, chosen, list(visible.values()), seen, on_call)
     return Conformance(_unique(problems), visible, repeats, _missed(episodes))
 
 
@@ -328,13 +331,24 @@ def _check_step(turn: int, step: Step) -> dict[str, Defect]:
 
 
 def _check_seeds(
-    suite: Suite, tasks: Sequence[Task], plays: Sequence[Play], visible: Sequence[list[dict[str, Any]]], on_call: OnCall
+    suite: Suite,
+    tasks: Sequence[Task],
+    visible: Sequence[list[dict[str, Any]]],
+    seen: Sequence[list[dict[str, Any]]],
+    on_call: OnCall,
 ) -> list[Defect]:
     """Report tasks that all look the same, because held-out tasks would equal training tasks.
 
     If all responses were refused, the environments must also have the same attributes, apart from the task.
+
+    Args:
+        suite: The suite.
+        tasks: Tasks that were played.
+        visible: Steps of the first play of each.
+        seen: Steps of all plays of each.
+        on_call: Called before each call.
     """
-    if len(plays) < 2 or any(other != visible[0] for other in visible[1:]):
+    if len(seen) < 2 or any(other != seen[0] for other in seen[1:]):
         return []
     names = ", ".join(str(suite.task_name(task)) for task in tasks)
     understood = any(step["valid"] for step in visible[0][1:])

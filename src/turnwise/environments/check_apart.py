@@ -9,7 +9,6 @@ import dataclasses
 import pickle
 import subprocess
 import sys
-import traceback
 from collections.abc import Sequence
 from os.path import commonprefix
 from typing import Any, Literal, NamedTuple
@@ -18,6 +17,7 @@ from turnwise.base.errors import ConfigError, TurnwiseError, text_of
 from turnwise.environments.apart import Reporter, interpreter
 from turnwise.environments.check import MAX_TURNS, Conformance, Defect, inspect_environment
 from turnwise.environments.check_plays import MAY_DIFFER
+from turnwise.environments.hosts import cause_of
 from turnwise.environments.isolation import how_ended
 from turnwise.environments.settings import EnvironmentConfig
 from turnwise.environments.suites import make_suite
@@ -185,9 +185,7 @@ def main(descriptor: int) -> None:
     except TurnwiseError as error:
         send(_Report(kind="refused", text=str(error)))
     except BaseException as error:  # the user's suite may raise anything
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        cause = f"{type(error).__name__}: {text_of(error)} at {where.name}:{where.lineno}"
-        what = f"loading the environment raised {cause}"
+        what = f"loading the environment raised {cause_of(error)}"
         problem = Defect(what, "the suite's constructor, tasks() and task_name() must not raise")
         send(_Report.of(Conformance([problem], {}, True), None))
 

@@ -161,7 +161,9 @@ def answered(
         raise Broken(
             Defect(
                 f"{call} returned {type(answer).__name__}, expected turnwise.environments.base.Step",
-                "return Step(observation=..., reward=..., terminated=...)",
+                'return the first observation, a text such as "You are in a hall"'
+                if call.startswith("start")
+                else "return Step(observation=..., reward=..., terminated=...)",
             )
         )
     try:

@@ -3,11 +3,11 @@
 import asyncio
 import inspect
 import os
-import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from turnwise.base.errors import EnvironmentFault, text_of
+from turnwise.base.errors import EnvironmentFault, own_frame, text_of
 from turnwise.environments.base import Environment, Step, Task, as_step, checked_step
 from turnwise.environments.isolation import leave_if_forked
 
@@ -139,5 +139,5 @@ async def _answer(call: Callable[[], Any], check: Callable[[Any], T]) -> T:
 
 def cause_of(error: BaseException) -> str:
     """Describe in one line what an environment raised, and where."""
-    where = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {' '.join(text_of(error).split())} at {where.name}:{where.lineno}"
+    what, where = f"{type(error).__name__}: {' '.join(text_of(error).split())}", own_frame(error)
+    return what if where is None else f"{what} at {where.name} ({Path(where.filename).name}:{where.lineno})"

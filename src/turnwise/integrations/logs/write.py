@@ -134,7 +134,8 @@ def _summary(kind: str, steps: Sequence[Sequence[Trajectory]], source: Source, *
         named = "; ".join(dict.fromkeys(cause.removeprefix("log: ") for cause in causes[:NAMED]))
         missing.append(f"credit of {len(causes)} of {len(every)} trajectories, which failed: {named}")
     if unrewarded:
-        missing.append(f"the reward of {unrewarded} of {len(every)} trajectories: they get no credit")
+        how = "; if their logs name it otherwise, give --reward NAME" if unrewarded == len(every) else ""
+        missing.append(f"the reward of {unrewarded} of {len(every)} trajectories: they get no credit{how}")
     return Imported(
         kind,
         len(every),
