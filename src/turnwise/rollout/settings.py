@@ -124,7 +124,7 @@ class RolloutConfig(Section):
     """Which groups a step learns from. "started": those that started first, whichever finish first, so steps do not
     depend on how fast episodes are. "finished": those that finish first, which is faster if episodes differ, but
     favours short ones and is not reproducible. A group is taken at most max_lag steps later than in the order of
-    start. With `step_budget`, the oldest that are complete, whatever this says."""
+    start. With `step_budget`, the oldest complete ones."""
     temperature: float = pydantic.Field(default=1.0, gt=0)
     """Sampling temperature, also for entropies and the loss; 1 leaves the policy unchanged."""
     top_p: float = pydantic.Field(default=1.0, gt=0, le=1)

@@ -19,8 +19,8 @@ class HarnessConfig(Section):
     may crash; or in a process in bubblewrap, which sees none of the trainer's secrets. Commands always run in separate
     processes, in bubblewrap if set here."""
     reward: Literal["returned", "posted"] = "returned"
-    """Where the reward comes from: what a function returns, or the last line of a command's output; or, "posted", a
-    request to the address that the harness got. Whatever the policy runs can send one if it finds address and key."""
+    """Where the reward comes from: a function's result or a command's last line; or "posted", a request to the address,
+    which what the policy runs can send too."""
     concurrent: int = pydantic.Field(default=64, ge=1)
     """Trajectories played at a time."""
     timeout_s: float = pydantic.Field(default=600.0, gt=0)
