@@ -137,6 +137,26 @@ def test_a_rule_does_not_compare_tokens_that_the_loss_leaves_out():
     assert found.matters_N.tolist() == [True, True]
 
 
+@pytest.mark.parametrize("importance", ["token", "response", "trajectory"])
+def test_the_ratio_of_a_trajectory_is_that_of_all_its_tokens_with_a_rule_and_without(importance):
+    """STEER with a least weight of 1 does nothing; the loss leaves out one turn of the first trajectory."""
+    draw = np.random.default_rng(0)
+    rows = [
+        {"reward": r, "logprob_T": p, "entropy_T": -p, "behavior_logprob_T": p}
+        for r, p in zip([0.0, 1.0, 1.0], draw.uniform(-3, -0.1, (3, 2)), strict=True)
+    ]
+    batch, advantage_R = tw.Batch.from_trajectories([[rows[:2], rows[2:]]]), np.array([1.0, 1.0, -1.0])
+    kept = Traced("keep", advantage_R, np.ones(3), advantage_R, kept_R=np.array([True, False, True]))
+    step, gradients, now = StepView(batch, Trace(advantage_R, (kept,))), [], draw.uniform(-3, -0.1, 6)
+    for rule in ({}, {"tokens": {"name": "steer", "weight_min": 1.0}}):
+        settings = UpdateConfig.model_validate({**rule, "importance": importance, "clip": "none"})
+        logprob = torch.tensor(now, requires_grad=True)
+        loss, _ = PolicyTerm(settings).prepare(step).loss(Pass(logprob, torch.zeros(6), torch.arange(6)))
+        loss.backward()
+        gradients.append(logprob.grad)
+    torch.testing.assert_close(*gradients)
+
+
 @pytest.mark.parametrize("left", range(6))
 def test_a_rule_that_reads_columns_sees_the_whole_step(left, monkeypatch):
     """A turn keeps the width that its gain has among all turns of the group, whichever of them the loss leaves out."""
@@ -162,7 +182,7 @@ def test_a_rule_that_reads_columns_sees_the_whole_step(left, monkeypatch):
 
     kept_R = np.arange(6) != left
     assert len({*widths(None).round(6)}) == 3
-    np.testing.assert_array_equal(widths(kept_R), widths(None)[kept_R])
+    np.testing.assert_array_equal(widths(kept_R), widths(None))
 
 
 @pytest.mark.parametrize("mismatch", ["truncate", "mask", "reject"])

@@ -109,28 +109,18 @@ def prepare_part(prepare: Callable[[StepView], TermLoss], step: StepView, rows: 
     return TermLoss(placed(part.loss), matters_N, part.metrics, pair_N, missing)
 
 
-def prepare_kept(term: Term, step: StepView, *, sees_all: bool = False) -> TermLoss:
-    """Prepare a loss term that compares tokens for the responses that the method keeps in the loss.
-
-    Args:
-        term: The term.
-        step: Its view of the step.
-        sees_all: Whether its token rule looks at the whole step nevertheless.
-    """
-    kept_R, responses = step.credit.kept_R, step.batch.tokens
-    assert kept_R is not None
-    assert responses is not None
-    rows, whole = np.flatnonzero(kept_R), PartView(**{"present": step.batch.num_trajectories, **vars(step)})
-    if sees_all:
-        whole = dataclasses.replace(whole, whole=step, chosen_T=responses.broadcast(kept_R))
+def prepare_kept(term: Term, step: StepView) -> TermLoss:
+    """Prepare a loss term that compares tokens for the responses that the method keeps in the loss."""
+    assert step.credit.kept_R is not None
+    rows, whole = np.flatnonzero(step.credit.kept_R), PartView(**{"present": step.batch.num_trajectories, **vars(step)})
 
     def prepare(part: StepView) -> TermLoss:
-        return term.prepare(dataclasses.replace(part, credit=_all_kept(part)))
+        return term.prepare(dataclasses.replace(part, credit=all_kept(part)))
 
     return prepare_part(prepare, whole, rows)
 
 
-def _all_kept(part: StepView) -> Trace:
+def all_kept(part: StepView) -> Trace:
     """Return the credit of a part, without its choice of responses: the loss has all of them."""
     credit: Any = part.credit
     blocks = tuple(dataclasses.replace(each, kept_R=None) for each in credit.blocks)

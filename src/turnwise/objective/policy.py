@@ -10,12 +10,12 @@ import torch
 from turnwise.objective.kl import reward_of_kl
 from turnwise.objective.losses import policy_loss
 from turnwise.objective.mismatch import step_mismatch
-from turnwise.objective.part import own_part, prepare_kept
+from turnwise.objective.part import own_part
 from turnwise.objective.settings import UpdateConfig
 from turnwise.objective.terms import Pass, StepView, TermLoss, Unit, as_tensor
 from turnwise.objective.token_rules.base import TokenCredit, columns_of
 from turnwise.objective.token_rules.build import build_token_rule
-from turnwise.objective.token_rules.step import StepRule
+from turnwise.objective.token_rules.step import StepRule, of_kept
 
 OLD = {"behavior": "behavior_logprob_T", "start": "logprob_T", None: "logprob_T"}  # what ratios are relative to
 
@@ -37,13 +37,11 @@ class PolicyTerm:
 
     def prepare(self, step: StepView) -> TermLoss:
         """Compute weights, advantages and clip widths of all tokens."""
-        if self._rule and step.credit.kept_R is not None:
-            return prepare_kept(self, step, sees_all=bool(columns_of(self._rule.rule)))
         settings, responses, metrics = self._settings, step.batch.tokens, {}
         assert responses is not None
         trajectories = step.batch.trajectories.of(responses)
         old_logprob_T = step.column(OLD[settings.old_policy], self.name)
-        credit = own_part(self._rule(step), step) if self._rule else TokenCredit()
+        credit = own_part(of_kept(self._rule, step), step) if self._rule else TokenCredit()
         advantage_T = step.advantage_T if credit.advantage_T is None else credit.advantage_T
         if self._kl_in_reward:
             reward_T, metrics = reward_of_kl(step, old_logprob_T, settings)

@@ -103,6 +103,15 @@ class TokenCredit:
         }
         return dataclasses.replace(self, **of_tokens)
 
+    def among(self, chosen_T: Bool[np.ndarray, " T"]) -> "TokenCredit":
+        """Return its values at some of more tokens, with zeros at the others."""
+        of_tokens: dict[str, np.ndarray] = {}
+        for name, value in vars(self).items():
+            if name.endswith("_T") and value is not None:
+                of_tokens[name] = np.zeros(len(chosen_T), dtype=value.dtype)
+                of_tokens[name][chosen_T] = value
+        return dataclasses.replace(self, **of_tokens)
+
     def corrected(self, factor_T: Values, kept_T: Bool[np.ndarray, " T"] | None) -> "TokenCredit":
         """Return it with a further factor and without further tokens; None: all are kept."""
         factor_T = factor_T if self.factor_T is None else self.factor_T * factor_T

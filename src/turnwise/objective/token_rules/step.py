@@ -1,13 +1,16 @@
 """Collect what token rules see of a step."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from turnwise.base.streams import Stream
-from turnwise.objective.part import whole_of
+from turnwise.objective.part import all_kept, part_of, whole_of
 from turnwise.objective.settings import UpdateConfig
 from turnwise.objective.terms import StepView
-from turnwise.objective.token_rules.base import StepTokens
+from turnwise.objective.token_rules.base import StepTokens, TokenCredit, columns_of
 
 
 def step_tokens(step: StepView, settings: UpdateConfig, state: Any) -> StepTokens:
@@ -40,3 +43,18 @@ class StepRule:
             self._cached = whole, self.rule(step_tokens(whole, self._settings, self.state))
             self.state = self._cached[1].state
         return self._cached[1]
+
+
+def of_kept(rule: StepRule, step: StepView) -> TokenCredit:
+    """Return what a rule for tokens says of a step, of which it sees what the method keeps unless it `reads` columns.
+
+    What the loss leaves out has zeros, and its tokens still count in the ratio of their trajectory.
+    """
+    kept_R, responses = step.credit.kept_R, step.batch.tokens
+    assert responses is not None
+    if kept_R is None or columns_of(rule.rule):
+        return rule(step)
+    if not kept_R.any():
+        return TokenCredit()
+    part = part_of(step, np.flatnonzero(kept_R))
+    return rule(dataclasses.replace(part, credit=all_kept(part))).among(responses.broadcast(kept_R))
