@@ -8,6 +8,7 @@ import numpy as np
 
 from turnwise.lab.diagnostics.audit import Audit
 from turnwise.lab.diagnostics.audit_show import as_json
+from turnwise.lab.diagnostics.fidelity_gradient import PERFECT
 from turnwise.lab.diagnostics.statistics import contrast
 
 AUDITED = ("auroc", "precision", "rank", "rank_within", "effective")
@@ -35,9 +36,22 @@ def pooled(policies: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         Data of the same form, with intervals over policies. Numbers are means; a figure that one policy alone has is
         left out, since its spread over policies is unknown.
     """
-    kept = [{key: value for key, value in policy.items() if key not in _OWN} for policy in policies]
+    kept = [{key: value for key, value in policy.items() if key not in _OWN} for policy in with_shown(policies)]
     equal = equal_in_all([policy.get("equal", ()) for policy in policies])
     return {"policies": len(policies), "equal": equal, **_pool(kept)}
+
+
+def with_shown(policies: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """Return the data of policies, without transfer unless all of them show that true gradients agree across tasks.
+
+    Pooling those alone that do would choose them by their estimates.
+    """
+    gradients = [policy.get("gradient") or {} for policy in policies]
+    shown = [bool(one := each.get("transfer")) and one["transfer"][PERFECT]["low"] > 0 for each in gradients]
+    if all(shown):
+        return policies
+    without = [{name: value for name, value in each.items() if name != "transfer"} for each in gradients]
+    return [{**policy, "gradient": each or None} for policy, each in zip(policies, without, strict=True)]
 
 
 _OWN = ("importance", "left_out", "explained", "equal")

@@ -54,8 +54,10 @@ def test_a_run_with_settings_that_had_no_effect_and_are_refused_now_opens(tmp_pa
     path.write_text(json.dumps(record))
     assert RunFolder.open(folder.path)[1].update.old_policy == "behavior"  # the same under scoring="engine"
     config["update"] |= {"policy": False, "tokens": {"name": "steer"}, "preference": {"name": "simpo"}}
+    config["update"] |= {"dose": 0.5, "dose_by": "scale"}
     path.write_text(json.dumps(record))
-    assert RunFolder.open(folder.path)[1].update.tokens is None
+    opened = RunFolder.open(folder.path)[1]
+    assert (opened.update.tokens, opened.update.dose, opened.update.dose_by) == (None, None, "sample")
     config["update"] |= {"old_policy": "behavior"}
     config["rollout"] |= {"max_lag": 0, "top_p": 0.5}
     path.write_text(json.dumps(record))

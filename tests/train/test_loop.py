@@ -288,7 +288,9 @@ def test_an_existing_run_is_refused_before_anything_is_done(tmp_path):
 
 def test_a_world_that_always_fails_stops_the_run_with_its_cause(tmp_path):
     config = small_config(tmp_path, run={"steps": 50}, environment={"name": "tests.toys:Broken"})
-    with pytest.raises(RunError, match=r"10 consecutive steps.*OSError: the game server is gone at step:\d+"):
+    with pytest.raises(
+        RunError, match=r"10 consecutive steps.*OSError: the game server is gone at step \(toys.py:\d+\)"
+    ):
         train(config)
     folder = RunFolder(config.run_folder)
     assert len(steps(folder)) == 10

@@ -192,9 +192,7 @@ class UpdateConfig(Section):
                 "update.clip_correction measures the gradient that the clip leaves out, which needs update.clip='ppo' "
                 "and update.policy=true; remove it or set both"
             )
-        of_policy = {
-            name: getattr(self, name) for name in ("tokens", "dual_clip", "mismatch_cap", "old_policy", "dose")
-        }
+        of_policy = {name: getattr(self, name) for name in ("tokens", "dual_clip", "mismatch_cap", "dose")}
         if not self.policy and (given := next((name for name, value in of_policy.items() if value is not None), None)):
             raise ValueError(
                 f"update.{given} shapes the policy term, which update.policy=false leaves out; remove one of them"

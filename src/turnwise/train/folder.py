@@ -364,7 +364,8 @@ def _as_now(config: Any) -> Any:
     run = dict(config.get("run") or {})
     if isinstance(name := run.get("name"), str) and {"/", "\\"} & set(name):  # once a path below `folder`
         run |= {"folder": str((Path(run.get("folder", "runs")) / name).parent), "name": Path(name).name}
-    idle = ["tokens", "dual_clip"] if update.get("policy") is False else []
+    idle = ["tokens", "dual_clip", "dose"] if update.get("policy") is False else []
+    idle += ["dose_by"] if "dose" in idle or not update.get("dose") else []
     if update.get("policy") is False or update.get("scoring") == "engine":
         idle += ["mismatch_cap", "mismatch_level"]
         idle += ["old_policy"] if update.get("old_policy") == "start" else []  # with a lag, refused without the cap
