@@ -46,8 +46,9 @@ def match_dose(credit_R: Credit, batch: Batch, *, share: float, by: DoseBy = "sa
         batch: Their batch.
         share: Largest effective sample size, as a share of the responses.
         by: "sample": the loss has as many responses, drawn at random, as have this size, so that the step is as long
-            and noisier. "scale": it has all, and the step's learning rate is multiplied by `sqrt(share * responses /
-            n)`, as learning rates follow the batch. (Adam does not see a factor on the credit.)
+            and noisier. "scale": it has all, and turnwise's update multiplies the step's learning rate by
+            `sqrt(share * responses / n)`, as learning rates follow the batch. (Adam does not see a factor on the
+            credit.)
         seed: Seed of the draws, which depend on the credit too.
 
     Reference: the demand is that of arXiv 2608.19760, the form is ours.
