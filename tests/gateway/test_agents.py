@@ -168,12 +168,16 @@ async def play_in_a_coroutine(task, endpoint):
     return play_colors(task, endpoint)
 
 
-def post_the_reward(task, endpoint):
-    play_colors(task, endpoint)
+def try_to_post(endpoint, reward):
     try:
-        post(endpoint, "reward", {"reward": 0.25, "info": {"by": "call"}})
+        post(endpoint, "reward", reward)
     except urllib.error.HTTPError as error:
         error.close()
+
+
+def post_the_reward(task, endpoint):
+    play_colors(task, endpoint)
+    try_to_post(endpoint, {"reward": 0.25, "info": {"by": "call"}})
 
 
 def play_colors(task, endpoint):
@@ -229,10 +233,7 @@ def test_coroutines_and_posted_rewards_count(name):
 def be_hacked(task, endpoint):
     """What the policy runs in its agent's shell finds the key, and posts a reward."""
     play_colors(task, endpoint)
-    try:
-        post(endpoint, "reward", 1.0)
-    except urllib.error.HTTPError as error:
-        error.close()
+    try_to_post(endpoint, 1.0)
     ask(endpoint, [user("say red")])
     return 0.0
 

@@ -115,6 +115,11 @@ class Trace:
         return np.logical_and.reduce(masks) if masks else None
 
     @property
+    def in_loss_R(self) -> Bool[np.ndarray, " R"]:
+        """Return whether the loss has each response, also if no block leaves any out."""
+        return np.ones(len(self.advantage_R), dtype=bool) if self.kept_R is None else self.kept_R
+
+    @property
     def rate(self) -> float:
         """Return the factor on the step's learning rate."""
         return math.prod(traced.rate for traced in _each(self.blocks))

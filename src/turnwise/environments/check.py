@@ -103,7 +103,6 @@ def inspect_environment(
         answers: Sample answers to play too. Default: words of the environment, if it accepted nothing else.
     """
     problems: list[Defect] = []
-    episodes: list[Play] = []
     tasks = suite.tasks(split)
     if len(tasks) == 0:
         return Conformance([Defect(f"split {split!r} has no tasks", "return at least one task from tasks()")], {}, True)
@@ -132,7 +131,6 @@ def inspect_environment(
         for one, other in twice:
             problems += _check_repeats(one, other) + _check_steps(one.steps)
         of_tasks.append([first, *further, *(one for one, _ in twice)])
-        episodes += of_tasks[-1]
         for episode in further:
             problems += _check_steps(episode.steps)
         for episode in (first, *further):
@@ -152,7 +150,7 @@ def inspect_environment(
     visible = {name: played.visible() for name, played in plays.items()}
     seen = [[step for played in each for step in played.visible()] for each in of_tasks]
     problems += _check_seeds(suite, chosen, list(visible.values()), seen, on_call)
-    return Conformance(_unique(problems), visible, repeats, _missed(episodes))
+    return Conformance(_unique(problems), visible, repeats, _missed([played for each in of_tasks for played in each]))
 
 
 def _missed(plays: Sequence[Play]) -> tuple[str, ...]:

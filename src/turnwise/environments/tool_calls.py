@@ -136,7 +136,7 @@ def read_json(text: str | bytes) -> Any:
         ValueError: It is not valid JSON, such as NaN, or nested too deeply to be written again.
     """
     try:
-        return _checked_depth(json.loads(text, parse_constant=_no_constant, parse_float=_finite))
+        return _checked_depth(json.loads(text, **_STRICT))
     except RecursionError:
         raise ValueError("nested too deeply") from None
 
@@ -165,7 +165,8 @@ def _finite(text: str) -> float:
     return value
 
 
-_DECODER = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite)
+_STRICT: dict[str, Any] = {"parse_constant": _no_constant, "parse_float": _finite}
+_DECODER = json.JSONDecoder(**_STRICT)
 
 
 def _as_call(call: Any, text: str) -> ParsedCall:

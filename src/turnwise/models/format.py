@@ -117,8 +117,12 @@ class Format:
         return [*ids, self.stop_id] if self.close and ids[-1:] != [self.stop_id] else ids
 
     def text(self, response_ids: Sequence[int]) -> str:
+        """Decode a response without special tokens, and without white space around it."""
+        return self.decoded(response_ids).strip()
+
+    def decoded(self, response_ids: Sequence[int]) -> str:
         """Decode a response without special tokens."""
-        return str(self.tokenizer.decode(list(response_ids), skip_special_tokens=True)).strip()
+        return str(self.tokenizer.decode(list(response_ids), skip_special_tokens=True))
 
     def action(self, text: str) -> tuple[str, bool]:
         """Return the action in a response after its reasoning, and whether the response is well-formed."""

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
@@ -114,14 +113,10 @@ def prepare_kept(term: Term, step: StepView) -> TermLoss:
     assert step.credit.kept_R is not None
     rows, whole = np.flatnonzero(step.credit.kept_R), PartView(**{"present": step.batch.num_trajectories, **vars(step)})
 
-    def prepare(part: StepView) -> TermLoss:
-        return term.prepare(dataclasses.replace(part, credit=all_kept(part)))
-
-    return prepare_part(prepare, whole, rows)
+    return prepare_part(lambda part: term.prepare(all_kept(part)), whole, rows)
 
 
-def all_kept(part: StepView) -> Trace:
-    """Return the credit of a part, without its choice of responses: the loss has all of them."""
-    credit: Any = part.credit
-    blocks = tuple(dataclasses.replace(each, kept_R=None) for each in credit.blocks)
-    return Trace(credit.advantage_R, blocks)
+def all_kept(part: StepView) -> StepView:
+    """Return the view of a part without its choice of responses: the loss has all of them."""
+    blocks = tuple(dataclasses.replace(each, kept_R=None) for each in part.credit.blocks)
+    return dataclasses.replace(part, credit=Trace(part.credit.advantage_R, blocks))

@@ -87,8 +87,8 @@ def standardize_with_earlier(*, eps: float = 1e-6) -> Transform:
         for group, task in enumerate(task_of_groups(batch, needed_by=name)):
             mine = batch.groups.ids == group
             every = np.concatenate([earlier.get(task, []), return_N[mine]])
-            if (mine & new_N).any():
-                now[task] = [*now.get(task, []), *return_N[mine & new_N].tolist()]
+            if new := return_N[mine & new_N].tolist():
+                now[task] = [*now.get(task, []), *new]
             if np.ptp(every) > 0:
                 result_N[mine] = (return_N[mine] - every.mean()) / (every.std(ddof=1) + eps)
         return batch.trajectories.broadcast(result_N), after | now

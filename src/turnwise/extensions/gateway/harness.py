@@ -82,14 +82,14 @@ def make_harness(settings: HarnessConfig) -> Harness:
     if settings.function is None:
         command = shlex.split(settings.run) if isinstance(settings.run, str) else list(settings.run)
         return lambda task, endpoint: run_command(
-            command, _given(lambda: json.dumps(task, default=str).encode()), launcher, endpoint.variables
+            command, _encoded(lambda: json.dumps(task, default=str).encode()), launcher, endpoint.variables
         )
     child = [sys.executable, "-m", "turnwise.extensions.gateway.child", settings.function]
     # without variables, which whatever the policy runs would inherit
-    return lambda task, endpoint: run_command(child, _given(lambda: pickle.dumps((task, endpoint))), launcher, {})
+    return lambda task, endpoint: run_command(child, _encoded(lambda: pickle.dumps((task, endpoint))), launcher, {})
 
 
-def _given(write: Callable[[], bytes]) -> bytes:
+def _encoded(write: Callable[[], bytes]) -> bytes:
     """Return what a process gets.
 
     Raises:

@@ -94,14 +94,8 @@ class Gateway:
             names = (b"authorization", HARNESS_HEADER)
             owner = (request.client, *(request.headers.get(name, "") for name in names))
             session.claim(owner)
-            if route == "reward" and not self._takes_rewards:
-                raise BadRequest(
-                    'this harness returns its reward; one that posts it needs harness.reward = "posted"',
-                    status=403,
-                    code="reward_is_returned",
-                )
             if route == "reward":
-                return _reward(session, request.body)
+                return self._reward(session, request.body)
             return await self._respond(session, route, request)
         except BadRequest as error:
             if session is not None:
@@ -151,6 +145,21 @@ class Gateway:
             session.remembered[content["id"]] = [*call.messages[call.num_instructions :], said]
         return HttpResponse(events=dialect.events(call, content)) if call.stream else HttpResponse(content)
 
+    def _reward(self, session: Session, body: bytes) -> HttpResponse:
+        if not self._takes_rewards:
+            raise BadRequest(
+                'this harness returns its reward; one that posts it needs harness.reward = "posted"',
+                status=403,
+                code="reward_is_returned",
+            )
+        try:
+            session.finish(as_outcome(read_json(body)))
+        except ValueError as error:
+            raise BadRequest(f'the body is not valid JSON: {error}; expected {{"reward": 1.0}}') from None
+        except EnvironmentFault as fault:
+            raise BadRequest(str(fault), param="reward") from None
+        return HttpResponse({"object": "reward"})
+
     def _models(self) -> dict[str, Any]:
         model = {"id": self.model, "object": "model", "created": self._created, "owned_by": "turnwise"}
         return {"object": "list", "data": [model]}
@@ -189,16 +198,6 @@ def _check_size(session: Session, body: bytes) -> None:
 def _method(request: HttpRequest, *expected: str) -> None:
     if request.method not in expected:
         raise BadRequest(f"{request.method} {request.path}: expected {' or '.join(expected)}", status=405)
-
-
-def _reward(session: Session, body: bytes) -> HttpResponse:
-    try:
-        session.finish(as_outcome(read_json(body)))
-    except ValueError as error:
-        raise BadRequest(f'the body is not valid JSON: {error}; expected {{"reward": 1.0}}') from None
-    except EnvironmentFault as fault:
-        raise BadRequest(str(fault), param="reward") from None
-    return HttpResponse({"object": "reward"})
 
 
 def _refuse(path: str, status: int, why: str) -> HttpResponse:

@@ -264,8 +264,7 @@ class Session:
         fmt, earlier = self.serving.fmt, self._replies[keys[-1]]
         self._replies[keys[-1]] += 1
         name = keys[-1] + str(earlier).encode()
-        text = str(fmt.tokenizer.decode(list(generation.token_ids), skip_special_tokens=True))
-        return make_reply(generation, text, call, opened=fmt.opens_reasoning, name=name)
+        return make_reply(generation, fmt.decoded(generation.token_ids), call, opened=fmt.opens_reasoning, name=name)
 
     def _state_key(self, call: Call) -> Hashable:
         try:

@@ -111,14 +111,14 @@ class TurnPasses(Learner):
         ratio_N = np.ones(batch.num_trajectories)
         totals: dict[str, float] = {}
         num_turns = int(batch.turn_R.max()) + 1
-        kept_R = np.ones(batch.num_responses, dtype=bool) if credit.kept_R is None else credit.kept_R
+        kept_R = credit.in_loss_R
         if self.lessons:
             kept_R = kept_R & ~batch.trajectories.broadcast(self.lessons.left_N)
         advantage_R = normalised(credit.advantage_R, batch, kept_R, most=settings.max_advantage)
         whole, kept_T = None, batch.tokens.broadcast(kept_R)
         slowed = self.settings.model_copy(update={"learning_rate": self.settings.learning_rate * credit.rate})
-        about: dict[str, Any] = {**vars(self), "objective": objective, "value": None, "lessons": None}
-        about["settings"] = slowed
+        own = {"settings": slowed, "objective": objective, "value": None, "lessons": None}
+        about: dict[str, Any] = vars(self) | own
         about_run = step, self.steps, self.seed, self.settings.mini_batches, self.max_new_tokens
         plain = PartView(batch, Trace(advantage_R), *about_run)
         for turn in reversed(range(num_turns)):

@@ -110,8 +110,7 @@ class PreferenceTerm(Stateless):
         assert batch.tokens is not None
         by_turn = settings.level == "turn"
         items: Segments = batch.tokens if by_turn else batch.trajectories.of(batch.tokens)
-        kept_R = np.ones(batch.num_responses) if step.credit.kept_R is None else step.credit.kept_R.astype(np.float64)
-        kept_T = batch.tokens.broadcast(kept_R)
+        kept_T = batch.tokens.broadcast(step.credit.in_loss_R.astype(np.float64))
         num_I = items.sum(kept_T)  # tokens that the loss has
         pairs = (turn_pairs(batch) if by_turn else trajectory_pairs(batch)).among(num_I > 0)
         owner_I = batch.trajectories.ids if by_turn else np.arange(len(items))  # its trajectory

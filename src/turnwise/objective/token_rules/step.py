@@ -1,6 +1,5 @@
 """Collect what token rules see of a step."""
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -56,5 +55,4 @@ def of_kept(rule: StepRule, step: StepView) -> TokenCredit:
         return rule(step)
     if not kept_R.any():
         return TokenCredit()
-    part = part_of(step, np.flatnonzero(kept_R))
-    return rule(dataclasses.replace(part, credit=all_kept(part))).among(responses.broadcast(kept_R))
+    return rule(all_kept(part_of(step, np.flatnonzero(kept_R)))).among(responses.broadcast(kept_R))
