@@ -84,6 +84,7 @@ UPDATES: dict[str, dict[str, Any]] = {
     "icepop": {"mismatch_cap": 2.0, "mismatch_floor": 0.5, "mismatch": "mask"},
     "three_steps": {"epochs": 3, "clip_low": 0.01, "clip_high": 0.01, "aggregate": "trajectory-mean"},
     "mini_batches": {"mini_batches": 2, "epochs": 2},
+    "more mini-batches than trajectories": {"mini_batches": 1000, "max_grad_norm": 100.0},
     "mismatch": {"mismatch_cap": 1.5},
     "behavior": {"old_policy": "behavior"},
     "weight_decay": {"weight_decay": 0.1, "max_grad_norm": 0.01},

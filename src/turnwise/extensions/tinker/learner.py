@@ -73,7 +73,8 @@ class TinkerLearner(Learner):
                     at_T[measured.sequences.tokens.num_elements :] = np.nan
                 changed = True
                 chosen = np.flatnonzero(np.isin(sequences.trajectory, part))
-                sums = self._step(model, objective, sequences, chosen, at_T, len(measured.sequences), adam)
+                share = len(parts) / settings.mini_batches  # there may be fewer units than mini-batches
+                sums = self._step(model, objective, sequences, chosen, at_T, len(measured.sequences), adam, share)
                 if not math.isfinite(sums["loss"]):
                     raise Diverged(part.tolist(), finite=False)
                 for name, value in sums.items():
@@ -90,15 +91,16 @@ class TinkerLearner(Learner):
         at_T: np.ndarray,
         num_own: int,
         adam: dict[str, float],
+        share: float,
     ) -> dict[str, float]:
-        """Take an optimiser step on some sequences; those from `num_own` on are demonstrations."""
+        """Take an optimiser step on `share` of the loss of some sequences; from `num_own` on, demonstrations."""
         where = sequences.token_index(chosen)
         unknown = chosen[[np.isnan(at_T[sequences.token_index(np.array([i]))]).any() for i in chosen]]
         if unknown.size:
             model.pass_over(sequences, unknown, at_T)
         logprob = torch.tensor(at_T[where], dtype=torch.float32, requires_grad=True)
         loss, _ = objective.loss(self._pass(logprob, where))
-        loss.backward()
+        (loss * share).backward()
         assert logprob.grad is not None
         advantage_T = np.zeros_like(at_T)
         advantage_T[where] = -logprob.grad.numpy()
