@@ -20,13 +20,15 @@ import os, sys, time
 if os.fork():
     time.sleep(0.3)
     sys.exit(4)
-while True:
+end = time.monotonic() + 90
+while time.monotonic() < end:
     os.setsid()
     open(sys.argv[1], "w").close()
     if os.fork():
         os._exit(0)
 """
-"""Each process starts the next one in a session of its own and ends, so that a list of them is old at once."""
+"""Each process starts the next one in a session of its own and ends, so that a list of them is old at once. It ends
+after what `supervised` waits for, so that a test that fails leaves no processes behind that nobody can catch."""
 UNGROUPED = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /sys/fs/cgroup && exec "$@"', "sh"]
 
 
