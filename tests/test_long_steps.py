@@ -1,4 +1,4 @@
-"""Steps of many sequences and large vocabularies: index and micro-batches in linear time, one pass over the logits."""
+"""Steps of many sequences: index and micro-batches in linear time."""
 
 import platform
 import time
@@ -6,15 +6,13 @@ import time
 import numpy as np
 import pytest
 import torch
-from torch.utils.checkpoint import checkpoint
 
 from tests import timing
 from tests.toys import small_config
 from turnwise.credit.segments import Segments
 from turnwise.models import policy
 from turnwise.models.settings import ModelConfig
-from turnwise.objective import tokens
-from turnwise.objective.tokens import Sequences, chunked_logprobs
+from turnwise.objective.tokens import Sequences
 from turnwise.train.loop import train
 
 
@@ -80,58 +78,6 @@ def seconds(count: int) -> float:
 def test_the_time_to_split_a_step_grows_with_the_number_of_sequences():
     few, many = (min(seconds(count) for _ in range(3)) for count in (8192, 65536))
     assert many < 20 * few, (few, many)  # 8 if linear, 64 if quadratic
-
-
-def layer(*, frozen: bool, seed: int = 0) -> torch.nn.Linear:
-    torch.manual_seed(seed)
-    return torch.nn.Linear(24, 300, bias=False).requires_grad_(not frozen)
-
-
-@pytest.mark.parametrize("wanted", [(1.0, 0.0), (0.0, 1.0), (0.7, -0.3)], ids=["logprob", "entropy", "both"])
-@pytest.mark.parametrize("temperature", [1.0, 0.6])
-def test_a_frozen_output_layer_has_the_gradient_of_autograd(wanted, temperature):
-    torch.manual_seed(1)
-    hidden, targets = torch.randn(50, 24), torch.randint(0, 300, (50,))
-    weight_T = torch.randn(50)
-
-    def gradient(compute, dtype):
-        given = hidden.to(dtype, copy=True).requires_grad_()
-        parts = zip(wanted, compute(given), strict=True)
-        sum(share * (weight_T.to(dtype) * each).sum() for share, each in parts if share).backward()
-        return given.grad.double()
-
-    def exact(given):
-        logprobs = torch.log_softmax(given @ layer(frozen=True).weight.double().T / temperature, -1)
-        return logprobs.gather(-1, targets[:, None])[:, 0], -(logprobs.exp() * logprobs).sum(-1)
-
-    def chunked(chunk_tokens):
-        return lambda given: chunked_logprobs(given, layer(frozen=True), targets, temperature, chunk_tokens)
-
-    truth = gradient(exact, torch.float64)
-    several, one = gradient(chunked(8), torch.float32), gradient(chunked(1000), torch.float32)
-    for ours, autograd in zip(chunked(8)(hidden), chunked(1000)(hidden), strict=True):
-        torch.testing.assert_close(ours, autograd, rtol=0, atol=1e-6)
-    # Processors round differently, autograd to 9 units of float32; a wrong term is thousands of times as large.
-    rounding = 16 * torch.finfo(torch.float32).eps * truth.abs().max()
-    assert (several - truth).abs().max() < rounding
-    assert (one - truth).abs().max() < rounding
-
-
-def test_a_frozen_output_layer_computes_its_logits_once(monkeypatch):
-    passes = []
-    plain = torch.nn.functional.linear
-    monkeypatch.setattr(torch.nn.functional, "linear", lambda *given: passes.append(1) or plain(*given))
-    monkeypatch.setattr(
-        tokens, "checkpoint", lambda *given, **more: passes.append("again") or checkpoint(*given, **more)
-    )
-    targets = torch.zeros(50, dtype=torch.int64)
-    for frozen in (True, False):
-        passes.clear()
-        hidden = torch.randn(50, 24, requires_grad=True)
-        chunked_logprobs(hidden, layer(frozen=frozen), targets, chunk_tokens=10)[0].sum().backward()
-        assert ("again" in passes) is not frozen
-        if frozen:
-            assert len(passes) == 5  # one for each chunk
 
 
 @pytest.mark.parametrize(

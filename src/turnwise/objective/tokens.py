@@ -23,13 +23,15 @@ from turnwise.models.below import Below, kept_states, noting
 from turnwise.models.needed import reading
 from turnwise.models.remote import RemoteModel
 from turnwise.objective.contexts import Contexts
-from turnwise.objective.frozen_output import frozen_logprobs, is_frozen_linear
 from turnwise.objective.gradient import Budget
+from turnwise.objective.output import is_linear, linear_logprobs
 from turnwise.objective.packing import Packed, can_pack, pack, packed_hidden
 from turnwise.rollout.trajectory import Trajectory, Turn
 
-LOGITS_AT_ONCE = (2**22, 2**27)
-"""Logits per chunk on a CPU and on an accelerator: 16 and 512 MiB in float32. Three such arrays exist at once."""
+LOGITS_AT_ONCE = (2**23, 2**27)
+"""Logits per chunk on a CPU and on an accelerator, at most: 32 and 512 MiB. Two such arrays exist at once."""
+LOGITS_IN_CACHE = 2**20
+"""Logits per chunk on a CPU, unless that is fewer tokens than a state has numbers: each chunk reads all weights."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -332,8 +334,14 @@ def chunked_logprobs(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Compute log-probabilities of `targets [T]` and entropies under `output_layer(hidden [T, d]) / temperature`."""
     if chunk_tokens is None:
+        on_cpu = hidden.device.type == "cpu"
         num_words: int = output_layer.weight.shape[0]  # pyright: ignore
-        chunk_tokens = max(1, LOGITS_AT_ONCE[hidden.device.type != "cpu"] // num_words)
+        chunk_tokens = max(1, LOGITS_AT_ONCE[not on_cpu] // num_words)
+        if on_cpu:
+            chunk_tokens = min(chunk_tokens, max(LOGITS_IN_CACHE // num_words, hidden.shape[-1]))
+
+    if is_linear(output_layer):
+        return linear_logprobs(hidden, output_layer, targets, temperature, chunk_tokens)
 
     def one_chunk(hidden: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         logprobs = torch.log_softmax(output_layer(hidden).float() / temperature, -1)
@@ -342,10 +350,7 @@ def chunked_logprobs(
     chunks = list(zip(hidden.split(chunk_tokens), targets.split(chunk_tokens), strict=True))
     # The logits of a single chunk fit in memory until the backward pass.
     again = torch.is_grad_enabled() and len(chunks) > 1
-    if again and is_frozen_linear(output_layer):
-        parts = [frozen_logprobs(hidden, output_layer, targets, temperature) for hidden, targets in chunks]
-    else:
-        parts = [checkpoint(one_chunk, *chunk, use_reentrant=False) if again else one_chunk(*chunk) for chunk in chunks]
+    parts = [checkpoint(one_chunk, *chunk, use_reentrant=False) if again else one_chunk(*chunk) for chunk in chunks]
     logprob, entropy = (torch.cat(column) for column in zip(*parts, strict=True))
     return logprob, entropy
 
