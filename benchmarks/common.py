@@ -12,6 +12,8 @@ import transformers
 from benchmarks.credit_speed import cpu
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
+from turnwise.base.allocator import keep_freed_memory
+
 
 def make_smollm2(layers: int = 30, device: str = "cpu") -> LlamaForCausalLM:
     """Make a model of SmolLM2-135M's shape with random weights, float32."""
@@ -25,7 +27,8 @@ def make_smollm2(layers: int = 30, device: str = "cpu") -> LlamaForCausalLM:
 
 
 def one_thread() -> None:
-    """Compute on one thread, or on OMP_NUM_THREADS."""
+    """Compute on one thread, or on OMP_NUM_THREADS; all sides keep freed memory, as `turnwise train` does."""
+    keep_freed_memory()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
 
 

@@ -15,7 +15,6 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from turnwise.base.allocator import keep_freed_memory
 from turnwise.base.errors import ConfigError, FormerWarning
 from turnwise.base.garbage import no_collection
 from turnwise.base.heartbeat import Heartbeat
@@ -228,12 +227,10 @@ def load_libraries() -> None:
     """Import what models need, and silence transformers' progress bars and hints; in a log, those of every library.
 
     Call it before other imports of models. The million objects that this makes live as long as the process. So none of
-    them is searched for garbage, neither while they are made, a sixth of that time, nor later. From then on the C
-    library keeps freed memory.
+    them is searched for garbage, neither while they are made, a sixth of that time, nor later.
     """
     if not sys.stderr.isatty():
         os.environ.setdefault("TQDM_DISABLE", "1")  # read as tqdm is imported
-    keep_freed_memory()
     if "turnwise.models.policy" not in sys.modules:
         with no_collection():
             importlib.import_module("turnwise.models.policy")

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 
+from turnwise.base.allocator import keep_freed_memory
 from turnwise.base.errors import ConfigError, RunError
 from turnwise.config import ModelConfig, RunConfig
 from turnwise.engines.settings import EngineConfig
@@ -56,7 +57,8 @@ def first_policy(folder: RunFolder, device: torch.device, engine: EngineConfig) 
 
 
 def use_device(run: RunConfig) -> torch.device:
-    """Configure torch for the recipe and return the device."""
+    """Configure the process for the recipe and return the device."""
+    keep_freed_memory()
     if run.threads:
         torch.set_num_threads(run.threads)
     name = run.device
