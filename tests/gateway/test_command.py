@@ -117,10 +117,12 @@ def test_a_misspelt_run_is_not_asked_of_the_hub(tmp_path, monkeypatch, capsys):
     assert not is_missing_folder("Owner/Model")
 
 
-def test_a_port_that_is_taken_leaves_no_folder(tmp_path, capsys):
-    run = train(small_config(tmp_path, run={"steps": 0}, evaluate={"final_episodes": 1}))
+def test_a_port_that_is_taken_is_told_before_a_model_is_loaded(tmp_path, capsys, monkeypatch):
+    for module in ("gateway", "serve_model"):
+        monkeypatch.setattr(f"turnwise.commands.{module}.load_libraries", lambda: pytest.fail("it loads"))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        assert main(["gateway", str(run.path), "--out", str(tmp_path / "seen"), "--port", port]) == 2
-    assert f"cannot listen on 127.0.0.1:{port}" in capsys.readouterr().err
+        for command in (["gateway", "runs/mine", "--out"], ["serve-model", "household-tiny-aem", "--folder"]):
+            assert main([*command, str(tmp_path / "seen"), "--port", port]) == 2
+            assert f"cannot listen on 127.0.0.1:{port}" in capsys.readouterr().err
     assert not (tmp_path / "seen").exists()

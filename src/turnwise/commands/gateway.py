@@ -36,6 +36,9 @@ def add(commands: Any) -> None:
 
 
 def _gateway(options: argparse.Namespace) -> int:
+    from turnwise.extensions.gateway.http import listen
+
+    listen(options.host, options.port).close()  # a taken port is told before the model is loaded
     load_libraries()
     from turnwise.engines.build import make_engine
     from turnwise.engines.models import Models, NamedModel

@@ -28,6 +28,9 @@ def add(commands: Any) -> None:
 
 
 def _serve(options: argparse.Namespace) -> int:
+    from turnwise.extensions.gateway.http import listen
+
+    listen(options.host, options.port).close()  # a taken port is told before the model is loaded
     load_libraries()
     from turnwise.config import load_config
     from turnwise.environments.suites import make_suite

@@ -54,6 +54,20 @@ class HttpResponse:
 Handle = Callable[[HttpRequest], Awaitable[HttpResponse]]
 
 
+def listen(host: str, port: int) -> socket.socket:
+    """Listen on a port.
+
+    Raises:
+        ConfigError: The port is taken.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=MAX_CONNECTIONS)
+    except (OSError, OverflowError) as error:
+        why = str(getattr(error, "strerror", None) or error).partition(" (while")[0]
+        raise ConfigError(f"cannot listen on {host}:{port}: {why}; choose another port with --port") from None
+
+
 class HttpServer:
     """Answer requests until closed.
 
@@ -77,11 +91,7 @@ class HttpServer:
             ConfigError: The port is taken.
         """
         self._loopback = is_loopback(host)
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        try:
-            listener = socket.create_server((host, port), family=family, backlog=MAX_CONNECTIONS)
-        except (OSError, OverflowError) as error:
-            raise ConfigError(f"cannot listen on {host}:{port}: {error}; choose another port with --port") from None
+        listener = listen(host, port)
         listener.setblocking(False)
         self._keep(asyncio.ensure_future(self._accept(listener)))
         name = f"[{host}]" if ":" in host else host
