@@ -48,11 +48,10 @@ class _LinearLogprobs(torch.autograd.Function):
         ctx.temperature, ctx.chunk, ctx.frozen = temperature, chunk, not ctx.needs_input_grad[1]
         ctx.set_materialize_grads(False)
         matrix, slope = weight.to(ctx.dtype), ctx.frozen and ctx.needs_input_grad[0]
-        with torch.autocast(kind, enabled=False):  # it would round what follows the logits
-            parts = [
-                _one_chunk(states, matrix, target, temperature, slope)
-                for states, target in zip(hidden.to(ctx.dtype).split(chunk), targets.split(chunk), strict=True)
-            ]
+        parts = [
+            _one_chunk(states, matrix, target, temperature, slope)
+            for states, target in zip(hidden.to(ctx.dtype).split(chunk), targets.split(chunk), strict=True)
+        ]
         logprob, entropy, *kept = (torch.cat(column) for column in zip(*parts, strict=True))
         ctx.save_for_backward(hidden, weight, targets, entropy, *kept)
         return logprob, entropy
@@ -97,9 +96,10 @@ def _one_chunk(
     share = logits.sub_(most).exp()
     total = share.sum(-1, keepdim=True)
     log_total = total.log()
-    entropy = log_total[:, 0] - torch.linalg.vecdot(share, logits) / total[:, 0]
-    columns = (of_target - log_total)[:, 0], entropy, (most + log_total)[:, 0]
-    return (*columns, embedding(target, matrix) - share.div_(total).to(matrix.dtype) @ matrix) if slope else columns
+    slopes = [embedding(target, matrix) - (share.to(matrix.dtype) @ matrix) / total] if slope else []
+    entropy = log_total - share.mul_(logits).sum(-1, keepdim=True) / total  # in place: no third array
+    columns = of_target - log_total, entropy, most + log_total
+    return (*(column[:, 0] for column in columns), *slopes)
 
 
 def _logits(states: torch.Tensor, matrix: torch.Tensor, temperature: float) -> torch.Tensor:
