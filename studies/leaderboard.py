@@ -10,6 +10,7 @@ It can be stopped at any time: finished cells are kept in docs/leaderboard/data,
 """
 
 import argparse
+import os
 import sys
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -119,6 +120,7 @@ def play(plan: Mapping[str, Any], data: Path, runs: Path, names: Sequence[str]) 
         fidelity_method(method)
     data.mkdir(parents=True, exist_ok=True)
     with ConsoleDisplay() as display:
+        begun = hours()
         for done, name in enumerate(names):
             display.count("environments of the leaderboard", done, len(names))
             folder, middle = trained(plan, name, runs)
@@ -140,9 +142,15 @@ def play(plan: Mapping[str, Any], data: Path, runs: Path, names: Sequence[str]) 
                     on_progress=lambda done, total, what=f"histories of {path.stem}": display.count(what, done, total),
                 )
                 kept = {"groups": groups, **as_json(found), "equal": equal_methods(found)}
-                kept["audit"] = kept_audit(audit_run(found))
+                kept |= {"audit": kept_audit(audit_run(found)), "hours": hours() - begun}
+                begun = hours()
                 write_text(path, as_lines(rounded(kept)) + "\n")
         display.count("environments of the leaderboard", len(names), len(names))
+
+
+def hours() -> float:
+    """Return the processor hours of this process and of those that it has waited for."""
+    return sum(os.times()[:4]) / 3600
 
 
 def trained(plan: Mapping[str, Any], name: str, runs: Path) -> tuple[RunFolder, int]:

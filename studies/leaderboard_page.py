@@ -250,6 +250,13 @@ def as_lines(value: Any) -> str:
     return json.dumps(value, allow_nan=False)
 
 
+def duration(measured: Sequence[Cell]) -> str:
+    """Say what all cells took to play and to measure, if each has kept it."""
+    if any("hours" not in cell.data for cell in measured):
+        return ""
+    return f" All of it took {sum(cell.data['hours'] for cell in measured):.2g} processor hours."
+
+
 def page(plan: Mapping[str, Any], cells: Sequence[Cell], measured: Sequence[Cell]) -> Page:
     """Compose the page from cells, and from what was `measured` of each policy."""
     first, docs = plan["methods"][0], plan.get("docs", "..")
@@ -262,7 +269,8 @@ def page(plan: Mapping[str, Any], cells: Sequence[Cell], measured: Sequence[Cell
         f"([how]({docs}/how-to/fidelity.md)). All methods see the same trajectories. {plan.get('about', ABOUT)}"
         f"{lacking} Estimates are corrected for noise, so they can exceed 1 where little is known.",
         "**[Every number, in a table that sorts and filters](table.html)**; open it in a clone, it needs no network. "
-        f"`{plan['command']}` plays what is missing and writes this page; `--page` writes it from `data` alone.",
+        f"`{plan['command']}` plays what is missing and writes this page; `--page` writes it from `data` alone."
+        f"{duration(measured)}",
         f"## Against {first}",
         f"In how many of {len(cells)} cells (an environment at one point in training) the 95 % interval over "
         f"{units(plan)} of the difference from {first} lies above or below zero ([also of the gradient](counts.csv)). "

@@ -73,6 +73,9 @@ def test_one_command_plays_and_writes_the_page(made, leaderboard, page):
     assert (folder / "counts.csv").read_text().startswith("method,above grpo,below grpo,gradient above,")
     drift = found["walk-end"]["drift"]["drift"]["rloo"]
     assert "Not measured yet: later." in " ".join(text.split())
+    took = sum(of["hours"] for of in found.values())
+    assert f"All of it took {took:.2g} processor hours." in " ".join(text.split())
+    assert 0 < found["walk-start"]["hours"] < 1
     shown = numbers(folder)["cells"]
     assert [(cell["environment"], cell["when"]) for cell in shown] == [("walk", when) for when in leaderboard.WHENS]
     of = shown[2]["methods"]["rloo"]
