@@ -134,7 +134,7 @@ def test_as_many_tokens_are_ranked_as_have_the_probability_top_p(top_p):
     torch.testing.assert_close(logprob, kept.gather(-1, token[:, None])[:, 0].log(), rtol=1e-4, atol=1e-4)
     if top_p == 0.9:
         ranks = (kept > 0).sum(-1)
-        assert ranks.min() < 256 < 4096 < ranks.max()
+        assert ranks.min() < 64 < 4096 < ranks.max()
 
 
 @pytest.mark.parametrize("options", [{"temperature": 0.0}, {"temperature": 1.0}, {"top_p": 0.9}])
