@@ -52,3 +52,14 @@ def test_what_killed_processes_left_is_removed_and_nothing_else(tmp_path):
     assert len(list(tmp_path.rglob(".*.tmp"))) == 6
     remove_remains(tmp_path)
     assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == sorted(kept)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
+def test_a_process_that_nobody_has_waited_for_yet_has_ended(tmp_path):
+    ended = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+    left = tmp_path / f".figure.png.{platform.node()}.{ended.pid}.tmp"
+    left.touch()
+    remove_remains(tmp_path)
+    assert not left.exists()
+    assert ended.wait(10) == 0

@@ -11,7 +11,8 @@ from tests.toys import color_policy, small_config
 from tests.trees.growing import binary_tree, unpacked
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
-from turnwise.objective import packing
+from turnwise.objective import packing, tokens
+from turnwise.objective.output import linear_logprobs
 from turnwise.objective.tokens import Sequences, generated_logprobs, score
 from turnwise.rollout.trajectory import distinct_turns
 
@@ -79,27 +80,29 @@ def test_layers_that_are_computed_again_give_the_same_gradient():
 class Counted:
     """Tokens that the decoder and the output layer compute."""
 
-    def __init__(self, model):
+    def __init__(self, model, monkeypatch=None):
         self.decoder = self.output = 0
         model.get_decoder().register_forward_pre_hook(self._decode, with_kwargs=True)
-        model.get_output_embeddings().register_forward_pre_hook(self._put_out)
+        if monkeypatch:
+            monkeypatch.setattr(tokens, "linear_logprobs", self._put_out)
 
     def _decode(self, module, args, kwargs):
         self.decoder += kwargs["input_ids"].numel()
 
-    def _put_out(self, module, args):
-        self.output += len(args[0])
+    def _put_out(self, hidden, *rest):
+        self.output += len(hidden)
+        return linear_logprobs(hidden, *rest)
 
 
-def test_a_tree_of_eight_leaves_trains_75_turns_instead_of_160():
+def test_a_tree_of_eight_leaves_trains_75_turns_instead_of_160(monkeypatch):
     assert len(distinct_turns(TREE[:1])) == 20
     model = color_policy(layers=1, context=256).model
-    counted = Counted(model)
+    counted = Counted(model, monkeypatch)
     gradients(model, TREE)
     # `binary_tree` copies the last turn of each path; the tree has 5 + 2 * 5 + 4 * 5 + 8 * 5 turns of 3 + 2 tokens
     assert (counted.decoder, counted.output) == (75 * 5, 75 * 2)
     other = color_policy(layers=1, context=256).model
-    counted = Counted(other)
+    counted = Counted(other, monkeypatch)
     gradients(other, unpacked(TREE))
     assert (counted.decoder, counted.output) == (160 * 5, 160 * 2)
 

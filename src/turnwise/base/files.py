@@ -104,6 +104,10 @@ def _mine(process: str = "") -> str:
 def _lives(process: int) -> bool:
     try:
         os.kill(process, 0)
+        state = Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()[:1]
+        return state != [b"Z"]  # one that has ended, whose parent has not asked for its status
+    except FileNotFoundError:  # without /proc, or it has ended just now
+        return True
     except PermissionError:  # another user's
         return True
     except (ProcessLookupError, OverflowError):

@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 
 SUPERVISED = sys.platform == "linux"
 """Whether descendants that left a session are found; elsewhere only the session ends with its program."""
@@ -131,9 +131,10 @@ def sweep(*children: int) -> dict[int, int]:
     """
     until, found = time.monotonic() + SWEEP_S, {}
     while time.monotonic() < until:
-        for pid in descendants(os.getpid()) if SUPERVISED else ():
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
+        for listed in (_children, lambda: descendants(os.getpid())) if SUPERVISED else ():
+            for pid in listed():
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
         for child in () if SUPERVISED else children:
             with contextlib.suppress(OSError):
                 os.killpg(child, signal.SIGKILL)
@@ -142,6 +143,25 @@ def sweep(*children: int) -> dict[int, int]:
             break
         time.sleep(0.005)
     return found
+
+
+def _children() -> Iterator[int]:
+    """Yield the children of this process, the newest first and each at once.
+
+    In a whole list, each process of a chain, which starts the next one and ends, has ended.
+    """
+    for pid in sorted(map(int, filter(str.isdecimal, os.listdir("/proc"))), reverse=True):
+        if _parent(pid) == os.getpid():
+            yield pid
+
+
+def _parent(pid: int) -> int | None:
+    """Return the parent of a process; None if it has ended."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            return int(stat.read().rpartition(b")")[2].split()[1])  # a name may hold brackets and spaces
+    except (OSError, ValueError):
+        return None
 
 
 def _has_children() -> bool:
@@ -155,11 +175,9 @@ def _has_children() -> bool:
 def descendants(root: int, *, without: Collection[int] = ()) -> list[int]:
     """Return the descendants of a process, except some processes and their descendants."""
     children: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):
-        if name.isdecimal():
-            with contextlib.suppress(OSError, ValueError), open(f"/proc/{name}/stat", "rb") as stat:
-                parent = int(stat.read().rpartition(b")")[2].split()[1])  # a name may hold brackets and spaces
-                children.setdefault(parent, []).append(int(name))
+    for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))):
+        if (parent := _parent(pid)) is not None:
+            children.setdefault(parent, []).append(pid)
     found, waiting = [], [root]
     while waiting:
         below = [pid for pid in children.get(waiting.pop(), ()) if pid not in without]
