@@ -251,7 +251,7 @@ def as_lines(value: Any) -> str:
 
 
 def duration(measured: Sequence[Cell]) -> str:
-    """Say what all cells took to play and to measure, if each has kept it."""
+    """Say what all cells took to play and to measure, if each has kept it; work that was interrupted is left out."""
     if any("hours" not in cell.data for cell in measured):
         return ""
     return f" All of it took {sum(cell.data['hours'] for cell in measured):.2g} processor hours."

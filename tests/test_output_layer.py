@@ -1,5 +1,7 @@
 """Log-probabilities through an output layer: the gradient of autograd in float64, and how often logits are computed."""
 
+import copy
+
 import pytest
 import torch
 
@@ -52,8 +54,19 @@ def test_the_gradient_is_that_of_autograd_in_float64(wanted, temperature, chunk,
 
 
 @pytest.mark.parametrize("kind", ["trained", "frozen", "bias"])
-def test_a_state_needs_no_gradient_of_an_unused_result(kind):
-    """A layer alone may learn, and a loss may read nothing of the entropy."""
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_values_are_those_of_float64_in_one_chunk_and_in_several(temperature, kind):
+    states, targets, _ = given()
+    layer = make_layer(frozen=kind == "frozen", bias=kind == "bias")
+    truth = exact(states.double(), copy.deepcopy(layer).double(), targets, temperature)
+    several, one = (chunked_logprobs(states, layer, targets, temperature, chunk) for chunk in (8, 1000))
+    for in_several, in_one, true in zip(several, one, truth, strict=True):
+        torch.testing.assert_close(in_several, in_one, rtol=0, atol=1e-6)
+        torch.testing.assert_close(in_one.double(), true, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["trained", "frozen", "bias"])
+def test_the_layer_learns_without_gradients_of_states_and_entropies(kind):
     states, targets, _ = given()
     layer = make_layer(frozen=kind == "frozen", bias=kind == "bias")
     logprob, entropy = chunked_logprobs(states, layer, targets, chunk_tokens=8)

@@ -104,15 +104,12 @@ def _mine(process: str = "") -> str:
 def _lives(process: int) -> bool:
     try:
         os.kill(process, 0)
-        state = Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()[:1]
-        return state != [b"Z"]  # one that has ended, whose parent has not asked for its status
-    except FileNotFoundError:  # without /proc, or it has ended just now
-        return True
-    except PermissionError:  # another user's
+        stat = Path(f"/proc/{process}/stat").read_bytes()
+    except (PermissionError, FileNotFoundError):  # another user's; a system without /proc
         return True
     except (ProcessLookupError, OverflowError):
         return False
-    return True
+    return stat.rpartition(b")")[2].split()[:1] != [b"Z"]  # it has ended, but its parent has not asked for its status
 
 
 def write_text(path: Path, text: str) -> None:

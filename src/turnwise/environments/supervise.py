@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 SUPERVISED = sys.platform == "linux"
 """Whether descendants that left a session are found; elsewhere only the session ends with its program."""
@@ -103,7 +103,12 @@ class Supervisor:
 
 def kill_strays(known: Collection[int]) -> None:
     """Kill descendants of this process that belong to no known child: those of a supervisor that died."""
-    for pid in descendants(os.getpid(), without=known) if SUPERVISED else ():
+    if SUPERVISED:
+        _kill(descendants(os.getpid(), without=known))
+
+
+def _kill(processes: Iterable[int]) -> None:
+    for pid in processes:
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGKILL)
 
@@ -131,10 +136,9 @@ def sweep(*children: int) -> dict[int, int]:
     """
     until, found = time.monotonic() + SWEEP_S, {}
     while time.monotonic() < until:
-        for listed in (_children, lambda: descendants(os.getpid())) if SUPERVISED else ():
-            for pid in listed():
-                with contextlib.suppress(OSError):
-                    os.kill(pid, signal.SIGKILL)
+        if SUPERVISED:
+            _kill(_children())
+            _kill(descendants(os.getpid()))
         for child in () if SUPERVISED else children:
             with contextlib.suppress(OSError):
                 os.killpg(child, signal.SIGKILL)

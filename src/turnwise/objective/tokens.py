@@ -29,7 +29,7 @@ from turnwise.objective.packing import Packed, can_pack, pack, packed_hidden
 from turnwise.rollout.trajectory import Trajectory, Turn
 
 LOGITS_AT_ONCE = (2**23, 2**27)
-"""Logits per chunk on a CPU and on an accelerator, at most: 32 and 512 MiB. Two such arrays exist at once."""
+"""Logits per chunk on a CPU and an accelerator, at most: 32 and 512 MiB. Two such arrays exist, three with a bias."""
 LOGITS_IN_CACHE = 2**20
 """Logits per chunk on a CPU, unless that is fewer tokens than a state has numbers: each chunk reads all weights."""
 
