@@ -51,9 +51,11 @@ def test_values_may_be_narrower_than_keys(by_group):
     assert by_group
 
 
-@pytest.mark.parametrize("tokens", [1, 3])  # one token of a head without a group is asked twice
+@pytest.mark.parametrize("at_once", [False, True])  # whether one token of a head without a group is asked twice
+@pytest.mark.parametrize("tokens", [1, 3])
 @pytest.mark.parametrize("groups", [1, 4])
-def test_bfloat16_is_as_exact_as_its_rounding(groups, tokens, by_group):
+def test_bfloat16_is_as_exact_as_its_rounding(groups, tokens, at_once, by_group, monkeypatch):
+    monkeypatch.setattr(attention, "_multiplies_vectors", lambda: at_once)
     module, query, key, value, mask = parts(4, groups, 16, tokens, torch.bfloat16)
     exact, _ = sdpa_attention_forward(module, query.float(), key.float(), value.float(), mask)
     got, _ = attention.attend(module, query, key, value, mask, cached=True)
