@@ -1,16 +1,17 @@
 """Settings without effect are named once, at the start of a run (C9)."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from tests.toys import small_config
 
+from turnwise.base.recipes import shipped_recipes
+from turnwise.config import load_config
 from turnwise.objective.inert import inert_note, inert_settings
 from turnwise.objective.settings import UpdateConfig
 from turnwise.rollout.record import read_rollouts
 from turnwise.train.checkpoint import latest_checkpoint, load_checkpoint
 from turnwise.train.display import Display
+from turnwise.train.folder import RunFolder
 from turnwise.train.loop import train
 
 INERT = [
@@ -33,7 +34,7 @@ class Notes(Display):
         self.notes.append(text)
 
 
-def weights(folder: Path) -> dict[str, torch.Tensor]:
+def weights(folder: RunFolder) -> dict[str, torch.Tensor]:
     return load_checkpoint(latest_checkpoint(folder))[1].model.state_dict()
 
 
@@ -61,3 +62,33 @@ def test_with_several_optimiser_steps_nothing_is_inert():
     assert inert_settings(UpdateConfig.model_validate({"tokens": "gain_clip"})) == ["tokens=gain_clip"]
     assert inert_note(UpdateConfig()) == ""
     assert inert_note(UpdateConfig.model_validate({"kl": 0.1, "tokens": "steer", "entropy_bonus": 0.1})) == ""
+
+
+IDLE = [
+    ({"model": {"lora_rank": 4, "lora_alpha": 8}}, {"model": {"train": "top"}}),
+    ({"model": {"top_layers": 1}}, {}),
+    ({"rollout": {"window": 5}}, {}),
+    ({"update": {"clip_low": 0.1, "mini_batches": 2}}, {"update": {"clip": "none", "mini_batches": 2}}),
+    ({"log": {"traces": True}}, {}),
+]
+
+
+@pytest.mark.parametrize(("idle", "other"), IDLE, ids=str)
+def test_a_setting_that_needs_another_one_is_named(tmp_path, idle, other):
+    display, merged = Notes(), {key: {**idle.get(key, {}), **other.get(key, {})} for key in {*idle, *other}}
+    given = train(small_config(tmp_path / "a", **merged), display=display)
+    plain = train(small_config(tmp_path / "b", **other))
+    said = [note for note in display.notes if note.startswith("without effect: ")]
+    (section, settings), *_ = idle.items()
+    names = [name for name in settings if name != "mini_batches"]
+    assert said
+    assert all(f"{section}.{name}=" in said[0] for name in names)
+    ours, theirs = weights(given), weights(plain)
+    assert all(torch.equal(weight, theirs[name]) for name, weight in ours.items())
+
+
+def test_no_recipe_of_ours_has_settings_without_effect():
+    for name, path in shipped_recipes().items():
+        assert not [*load_config(path).idle()], name
+    used = ["rollout.context=window", "rollout.window=5", "log.traces=true", "log.tensorboard=true"]
+    assert not [*load_config(None, [*used, "model.train=top", "model.top_layers=1"]).idle()]

@@ -1,6 +1,6 @@
 """Define the base classes of recipe sections. They do not import torch, so that recipes are checked fast."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, ClassVar, Self, TypeVar, get_args
 
 import pydantic
@@ -17,6 +17,8 @@ class Section(pydantic.BaseModel):
     """Base of the sections of a recipe."""
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
+    works_with: ClassVar[Mapping[str, tuple[str, Collection[Any]]]] = {}
+    """For settings that depend on another one: its name, and the values with which they have an effect."""
 
     @pydantic.model_validator(mode="before")
     @classmethod
@@ -37,6 +39,17 @@ class Section(pydantic.BaseModel):
 
     def check_recipe(self, recipe: Any) -> None:
         """Raise a ValueError if the section does not fit the numbers of the whole recipe."""
+
+    def idle(self, prefix: str = "") -> Iterator[str]:
+        """Return the settings that were given and have no effect, with the reason; names begin with a prefix."""
+        fields = type(self).model_fields
+        for name, (other, values) in self.works_with.items():
+            given, found = getattr(self, name), getattr(self, other)
+            if given != fields[name].default and found not in values:
+                yield f"{prefix}{name}={given} with {prefix}{other}={found}"
+        for name in fields:
+            if isinstance(inner := getattr(self, name), Section):
+                yield from inner.idle(f"{prefix}{name}.")
 
     def parts(self) -> Iterator[Part]:
         """Return the parts that this section adds to a recipe; by default those of the sections within it."""

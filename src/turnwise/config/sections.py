@@ -1,6 +1,6 @@
 """Define the sections of a recipe that no single package owns."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -165,3 +165,8 @@ class LogConfig(Section):
     """Experiment on MLflow; MLFLOW_TRACKING_URI says where it is."""
     traces: bool = False
     """Show a step's best, worst and longest trajectory in the trackers, with truncated texts."""
+
+    def idle(self, prefix: str = "") -> Iterator[str]:
+        """Name traces that no tracker shows."""
+        if self.traces and not (self.tensorboard or self.wandb or self.trackio or self.mlflow):
+            yield f"{prefix}traces=true without a tracker"

@@ -32,6 +32,12 @@ def is_missing_folder(name: str) -> bool:
 class ModelConfig(Section):
     """Configure the policy, a causal LM."""
 
+    works_with: ClassVar = {
+        "top_layers": ("train", ["top"]),
+        "lora_rank": ("train", ["lora"]),
+        "lora_alpha": ("train", ["lora"]),
+    }
+
     name: str = "tiny"
     """Model to train. "tiny": a small Llama with random weights, one token per word. "tiny-chat": one that can call
     tools, with the vocabulary of `warmstart.demonstrations`.

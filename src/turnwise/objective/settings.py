@@ -22,7 +22,7 @@ its denominator. Below 1 - clip_low such a response has no gradient anyway; the 
 """
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import ClassVar, Literal
 
 import pydantic
 
@@ -44,6 +44,8 @@ class RuleConfig(Named):
 @extensible("update")
 class UpdateConfig(Section):
     """Settings of the policy update."""
+
+    works_with: ClassVar = {f"clip_{side}": ("clip", ["ppo", "keep", "cispo"]) for side in ("low", "high")}
 
     learning_rate: float = pydantic.Field(default=3e-4, gt=0)
     """Learning rate of AdamW after the warm-up. The default suits `tiny`; SmolLM2's recipes use 1e-4 for the upper

@@ -1,7 +1,7 @@
 """Define the `[rollout]` section of a recipe."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import pydantic
 
@@ -88,6 +88,8 @@ class StepBudgetConfig(Section):
 @extensible("rollout")
 class RolloutConfig(Section):
     """Settings of the rollouts."""
+
+    works_with: ClassVar = {"window": ("context", ["window"])}
 
     groups: int = pydantic.Field(default=8, ge=1)
     """Groups per step, one task each."""

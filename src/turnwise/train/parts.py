@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from turnwise.config import Config
 from turnwise.credit.transform import Transform
 from turnwise.engines.settings import EngineConfig
 from turnwise.measures.plan import Plan, plan_measures
@@ -90,13 +91,13 @@ def make_learner(
     )
 
 
-def notes(
-    update: UpdateConfig, transform: Transform, group_size: int, precision: str, device: torch.device
-) -> list[str]:
+def notes(config: Config, transform: Transform, device: torch.device) -> list[str]:
     """List effects of settings that a user may not expect."""
+    idle = ", ".join(config.idle())
     found = (
-        inert_note(update),
-        lone_note(transform, group_size),
-        slow_precision_note(precision, device),
+        f"without effect: {idle}" if idle else "",
+        inert_note(config.update),
+        lone_note(transform, config.rollout.group_size),
+        slow_precision_note(config.model.precision, device),
     )
     return [note for note in found if note]

@@ -78,7 +78,7 @@ def prepare(config: Config, *, resume: Path | None, display: Display, stop: Stop
     said = {"on_demonstration": display.demonstration, "on_step": display.warm_start, "on_turn": display.turn}
     texts = [text for each in extensions for text in each.texts()]
     warm_start = functools.partial(warm_policy, config, suite, device=device, texts=texts, **said)
-    for note in notes(config.update, transform, config.rollout.group_size, config.model.precision, device):
+    for note in notes(config, transform, device):
         display.note(note)
 
     if resume is None:
