@@ -4,7 +4,6 @@ Registered among the attention functions of transformers; models with SDPA atten
 """
 
 import dataclasses
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -121,14 +120,12 @@ def _by_group(
     return result.reshape(rows, heads, -1, value.shape[-1])[:, :, :tokens].transpose(1, 2)
 
 
-@functools.cache
 def _multiplies_vectors() -> bool:
     """Return whether SDPA takes less time for one query in bfloat16 than for two.
 
     With AMX it takes less than half of it. Where MKL has to convert bfloat16, it takes two to five times as long.
     """
-    known = getattr(torch.cpu, "_is_amx_tile_supported", None)
-    return bool(known and known())
+    return torch.cpu._is_amx_tile_supported()
 
 
 ALL_ATTENTION_FUNCTIONS.register(NAME, attend)
