@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import json
 import logging
 import socket
@@ -68,6 +69,26 @@ def listen(host: str, port: int) -> socket.socket:
         raise ConfigError(f"cannot listen on {host}:{port}: {why}; choose another port with --port") from None
 
 
+async def _caller(listener: socket.socket) -> socket.socket:
+    """Accept the next caller. Unlike with `loop.sock_accept`, a task that is cancelled loses none that was accepted."""
+    while True:
+        with contextlib.suppress(BlockingIOError):
+            connection, _ = listener.accept()
+            connection.setblocking(False)
+            return connection
+        await _readable(listener)
+
+
+async def _readable(listener: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    ready = loop.create_future()
+    loop.add_reader(listener, lambda: ready.done() or ready.set_result(None))
+    try:
+        await ready
+    finally:
+        loop.remove_reader(listener)
+
+
 class HttpServer:
     """Answer requests until closed.
 
@@ -111,11 +132,10 @@ class HttpServer:
 
     async def _accept(self, listener: socket.socket) -> None:
         """Accept callers one at a time, each once there is room; others wait in the system's queue."""
-        loop = asyncio.get_running_loop()
         with listener:
             while True:
                 try:
-                    connection, _ = await loop.sock_accept(listener)
+                    connection = await _caller(listener)
                 except OSError as error:  # no file descriptor is left, or the caller has gone away already
                     log.warning("turnwise: the gateway cannot accept a connection: %s; it tries again", error)
                     await asyncio.sleep(ROOM_S)
@@ -129,7 +149,13 @@ class HttpServer:
                 except asyncio.CancelledError:
                     connection.close()
                     raise
-                self._keep(asyncio.ensure_future(self._connected(connection)))
+                task = asyncio.ensure_future(self._connected(connection))
+                task.add_done_callback(functools.partial(self._left, connection))  # also if it never begins
+                self._keep(task)
+
+    def _left(self, connection: socket.socket, _: asyncio.Task[None]) -> None:
+        self._room.release()
+        connection.close()
 
     def _close(self, writer: asyncio.StreamWriter) -> None:
         self._idle.pop(writer, None)
@@ -145,15 +171,14 @@ class HttpServer:
         except (OSError, h11.RemoteProtocolError, TimeoutError, asyncio.CancelledError):
             pass  # the caller went away, or the server closes
         finally:
-            self._room.release()
-            if writer is None:
-                connection.close()
-            else:
+            if writer is not None:
                 self._close(writer)
-                with contextlib.suppress(OSError, TimeoutError):
-                    async with asyncio.timeout(HEADERS_S):
-                        await writer.wait_closed()
-                writer.transport.abort()  # does nothing, unless the caller takes no answer
+                try:
+                    with contextlib.suppress(OSError, TimeoutError):
+                        async with asyncio.timeout(HEADERS_S):
+                            await writer.wait_closed()
+                finally:
+                    writer.transport.abort()  # does nothing, unless the caller takes no answer
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = h11.Connection(h11.SERVER)
