@@ -7,8 +7,8 @@ from tests.rollout.chat_models import FAMILIES, tokenizer
 
 from turnwise.base.errors import ConfigError
 from turnwise.environments.base import Step
-from turnwise.models.chat import INSTRUCTION, chat_format
-from turnwise.models.settings import PromptConfig
+from turnwise.models.chat import chat_format
+from turnwise.models.settings import REASON, PromptConfig
 from turnwise.rollout.context import Append
 
 OBSERVATIONS = ["say {red}", "you said green\n\nsay blue", "  bye <0>"]
@@ -52,7 +52,7 @@ def test_qwen3_begins_each_response_as_its_template_does_without_reasoning():
 def test_a_reasoning_policy_is_told_how_and_begins_its_response_itself(family):
     words = tokenizer(family)
     fmt = chat_format(words, PromptConfig(think=True, system="You play."))
-    assert f"You play.\n\n{INSTRUCTION}<|im_end|>" in fmt.first
+    assert f"You play.\n\n{REASON}<|im_end|>" in fmt.first
     assert fmt.first.endswith("<|im_start|>assistant\n")
     assert fmt.following.endswith("<|im_start|>assistant\n")
     assert fmt.text(fmt.response_ids("go", "why")) == "<think>why</think><action>go</action>"

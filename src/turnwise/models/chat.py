@@ -7,16 +7,12 @@ from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
 from turnwise.base.errors import ConfigError
-from turnwise.models import subgoals
 from turnwise.models.format import Format
 from turnwise.models.settings import PromptConfig
 
 OBSERVATIONS = ("OBSERVATION-0-CF1B", "OBSERVATION-1-CF1B")
 RESPONSE = "RESPONSE-CF1B"
 """Placeholders for the texts of a conversation when the template is rendered."""
-
-INSTRUCTION = "Reason between <think> and </think>, then say one action between <action> and </action>."
-"""Text added to the system message with `prompt.think`."""
 
 
 def chat_format(tokenizer: PreTrainedTokenizerBase, prompt: PromptConfig) -> Format:
@@ -31,9 +27,7 @@ def chat_format(tokenizer: PreTrainedTokenizerBase, prompt: PromptConfig) -> For
     """
     if not tokenizer.chat_template:
         raise ConfigError("the model's tokenizer has no chat template; choose an instruct model")
-    instruction = INSTRUCTION if prompt.think else subgoals.INSTRUCTION if prompt.plan else ""
-    system = "\n\n".join(filter(None, (prompt.system, instruction)))
-    first, whole = _conversation(tokenizer, system, think=prompt.think)
+    first, whole = _conversation(tokenizer, prompt.message, think=prompt.think)
     _, found, after = whole.partition(RESPONSE)
     if not found or OBSERVATIONS[0] not in first or OBSERVATIONS[1] not in after:
         raise ConfigError(

@@ -9,11 +9,14 @@ import pydantic
 
 from turnwise.base.facets import Facet, Part, broken
 from turnwise.base.section import Kinds, Section
+from turnwise.models import subgoals
 
 TINY = ("tiny", "tiny-chat")
 """Models made from scratch."""
 ONLY_TINY = ("hidden_size", "num_layers", "num_heads", "tie_embeddings")
 """Settings of the tiny model's architecture."""
+REASON = "Reason between <think> and </think>, then say one action between <action> and </action>."
+"""What the system message ends with if `prompt.think`."""
 ADAPTER = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """Name of an adapter, which also names its folder."""
 PRETRAINED_RECIPE = "household-qwen2.5-1.5b-aem"
@@ -137,6 +140,12 @@ class PromptConfig(Section):
     plan: bool = False
     """Ask for a subgoal: <switch>KEEP or SWITCH</switch><subgoal>...</subgoal><action>...</action>. The prompt shows
     the current one. HiPER needs it. Works with `tiny` too, after a warm start."""
+
+    @property
+    def message(self) -> str:
+        """Return the system message, with what it says of the form of responses; empty: the template's default."""
+        form = REASON if self.think else subgoals.INSTRUCTION if self.plan else ""
+        return "\n\n".join(filter(None, (self.system, form)))
 
     @pydantic.model_validator(mode="after")
     def _one_form(self) -> "PromptConfig":

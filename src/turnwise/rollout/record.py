@@ -25,7 +25,9 @@ FORMAT_WITHOUT_IDS = 3
 """Version of rollout files with turns without prompt tokens: imported ones, and rests of split responses."""
 FORMAT_OF_FORKED_RESPONSES = 4
 """Version of rollout files in which trajectories share the first tokens of a response."""
-NEWEST = FORMAT_OF_FORKED_RESPONSES
+FORMAT_WITH_REQUESTS = 5
+"""Version of rollout files with the requests of agents."""
+NEWEST = FORMAT_WITH_REQUESTS
 NAME_KEY = b"turnwise_file"
 """Key in a file's metadata: the name under which it was written."""
 MEND = "restore it from a copy, or delete it"
@@ -53,11 +55,12 @@ SCHEMA = pa.schema(
         "version": pa.int32(),
         "actor": pa.string(),
         "end_key": pa.string(),
+        "request": pa.string(),
     },
     metadata={"turnwise_format": str(FORMAT)},
 )
 """Columns of a rollout file, one row per response; credit columns follow."""
-ADDED = ("version", "actor", "end_key")
+ADDED = ("version", "actor", "end_key", "request")
 """Columns that files of earlier versions lack; their turns get the field's default."""
 
 
@@ -85,6 +88,7 @@ def rows(trajectories: Sequence[Trajectory]) -> list[dict[str, Any]]:
             "version": turn.version,
             "actor": turn.extras.get("actor", ""),
             "end_key": _end_key(trajectory),
+            "request": json.dumps(turn.extras["request"]) if "request" in turn.extras else None,
         }
         for index, trajectory in enumerate(trajectories)
         for turn_index, turn in enumerate(trajectory.turns or [Turn("", None, [], [], [], "", False)])
@@ -135,6 +139,8 @@ def write_rollouts(
         schema = pa.schema([*SCHEMA, *TREE_SCHEMA, *names], metadata={"turnwise_format": str(written)})
     if any(not turn.prompt_ids for trajectory in trajectories for turn in trajectory.turns):
         schema = schema.with_metadata({"turnwise_format": str(FORMAT_WITHOUT_IDS)})
+    if any("request" in turn.extras for trajectory in trajectories for turn in trajectory.turns):
+        schema = schema.with_metadata({"turnwise_format": str(FORMAT_WITH_REQUESTS)})
     table = pa.Table.from_pylist(records, schema=schema)
     for name, values in credit.items():
         table = table.append_column(name, pa.array(values, pa.float64()))
@@ -257,6 +263,8 @@ def read_rollouts(path: Path) -> tuple[list[Trajectory], dict[str, np.ndarray]]:
             current.turns.append(turns.setdefault(stored, Turn(**{name: row[name] for name in of_turn})))
             if row.get("actor"):
                 current.turns[-1].put(actor=row["actor"])
+            if row.get("request"):
+                current.turns[-1].put(request=json.loads(row["request"]))
             if row.get("begun"):
                 current.turns[-1].put(begun=row["begun"], origin=turns.get(row["origin"]))
     further = [name for name in table.column_names if name not in (*SCHEMA.names, *trees)]

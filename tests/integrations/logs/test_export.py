@@ -6,19 +6,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from tests.integrations.logs.test_agents import atif, pair, rollout
 from tests.integrations.logs.test_formats import CALL, chat, lines
 from tests.needs import needs
 
+from turnwise.base.checksums import KEY
 from turnwise.commands.cli import main
 from turnwise.config import parse_config
 from turnwise.extensions.gateway.taught import read_conversations
 from turnwise.integrations.logs.export import export
-from turnwise.integrations.logs.formats import read_log
+from turnwise.integrations.logs.formats import FORMATS, read_log
 from turnwise.integrations.logs.trajectories import make_trajectories
 from turnwise.integrations.logs.write import import_log
 from turnwise.integrations.recorded import RecordedRun
+from turnwise.models.settings import REASON
 from turnwise.rollout.record import read_rollouts
 from turnwise.rollout.trajectory import Trajectory, Turn
 
@@ -27,6 +30,9 @@ from turnwise.rollout.trajectory import Trajectory, Turn
 def folder(tmp_path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+SFT = (f"sft does not hold {FORMATS['sft'].lacks}",) if FORMATS["sft"].lacks else ()
 
 
 def objects(path: str | Path) -> list[Any]:
@@ -228,9 +234,40 @@ def test_the_command_says_once_what_is_not_held(run, capsys):
     assert [line for line in told.err.splitlines() if "note" in line] == [
         "note: missing: chat does not hold token ids, log-probabilities, trajectories without a response, and the "
         "order of turns of agents that alternate",
-        "note: missing: a run records what the policy read last before each response: "
-        "system prompts and tools are in ids alone",
     ]
+
+
+def settings_of(run: Path, **changed: Any) -> None:
+    """Rewrite the settings of a recorded run, as if it had been recorded with these."""
+    data = json.loads((run / "config.json").read_text())
+    for section, values in changed.items():
+        data["config"].setdefault(section, {}).update(values)
+    data.pop(KEY, None)
+    (run / "config.json").write_text(json.dumps(data))
+
+
+def test_prompts_of_our_own_games_have_their_system_message(run):
+    settings_of(run, model={"name": "some/chat"}, prompt={"system": "You play.", "think": True})
+    assert export(run, Path("a.jsonl"), "sft", by="advantage", step=1).missing == SFT
+    said = [each["prompt"][0] for each in objects("a.jsonl")]
+    assert said == [{"role": "system", "content": f"You play.\n\n{REASON}"}] * len(said)
+
+
+def test_what_a_prompt_has_besides_is_said(run):
+    settings_of(run, model={"name": "some/chat"}, prompt={"admissible": True}, rollout={"context": "window"})
+    assert export(run, Path("a.jsonl"), "sft").missing == (
+        *SFT,
+        "a run records observations: lists of admissible actions and the turns that a window repeats are in its token "
+        "ids alone",
+    )
+
+
+def test_runs_of_earlier_versions_say_that_requests_are_missing(run):
+    for path in (run / "rollouts").iterdir():
+        table = pq.read_table(path)
+        pq.write_table(table.drop_columns(["request"]).replace_schema_metadata(None), path)
+    *_, said = export(run, Path("a.jsonl"), "sft").missing
+    assert said == "an earlier turnwise recorded this run: of what agents sent it kept the last message alone"
 
 
 @pytest.mark.parametrize(

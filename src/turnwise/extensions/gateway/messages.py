@@ -3,7 +3,7 @@
 import contextlib
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from turnwise.environments.plain import sound, sound_text
@@ -142,6 +142,24 @@ def length_of(value: Any) -> int:
     if isinstance(value, dict):
         return sum(len(name) + length_of(each) for name, each in value.items())
     return sum(map(length_of, value)) if isinstance(value, list) else 1
+
+
+def added_to(messages: Sequence[Message], tools: Sequence[Any], before: int) -> dict[str, Any]:
+    """Return what a request adds to a conversation of `before` messages, to be recorded with the observation.
+
+    Returns:
+        `messages`, the last one without its text, which is the observation, unless it is the assistant's; and `tools`
+        if there are any and the conversation begins.
+    """
+    added = list(messages[before:])
+    if added and added[-1]["role"] != "assistant":
+        added[-1] = {name: value for name, value in added[-1].items() if name != "content"}
+    return {"messages": added, **({"tools": list(tools)} if tools and not before else {})}
+
+
+def with_text(request: Mapping[str, Any], observation: str) -> list[Message]:
+    """Return the messages that `added_to` returned, with the text of the last one."""
+    return [{"content": observation, **message} for message in request["messages"]]
 
 
 def last_message(messages: Sequence[Message]) -> str:

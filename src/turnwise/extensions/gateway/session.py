@@ -13,7 +13,7 @@ from turnwise.engines.base import Engine, Generation, Sampling
 from turnwise.environments.base import checked_key
 from turnwise.extensions.gateway.call import Call, Reply, make_reply
 from turnwise.extensions.gateway.errors import BadRequest
-from turnwise.extensions.gateway.messages import Message, history_keys, last_message, length_of, next_key
+from turnwise.extensions.gateway.messages import Message, added_to, history_keys, last_message, length_of, next_key
 from turnwise.extensions.gateway.outcome import Outcome
 from turnwise.extensions.gateway.prompter import Prompter
 from turnwise.extensions.gateway.record import Record
@@ -30,10 +30,11 @@ StateKey = Callable[[Sequence[Message]], Hashable]
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class _Known:
-    """A response with all ids of its conversation up to its end, and the engine's number of that conversation."""
+    """A response with all ids and messages of its conversation up to its end, and the engine's number of that."""
 
     turn: Turn
     ids: list[int]
+    messages: int
     conversation: int
 
 
@@ -236,11 +237,13 @@ class Session:
                 version=generation.version,
             )
             extras = {"actor": actor or None, "spreads": generation.spreads, "state": generation.state}
+            before = parent.messages if parent is not None and continues else 0
+            extras["request"] = added_to(call.messages, call.tools, before)
             if begun and self._record and not index:
                 extras |= {"origin": self._record.origin, "begun": len(begun.token_ids)}
             turn.put(**{name: each for name, each in extras.items() if each is not None})
             turns.append(turn)
-            known = _Known(turn, [*ids, *generation.token_ids], conversations[index])
+            known = _Known(turn, [*ids, *generation.token_ids], len(keys) + 1, conversations[index])
             # of equal responses to one prompt, the first is the one that a history means
             self._known.setdefault(next_key(keys[-1], reply.message), known)
             self._said[next_key(b"", reply.message)] = known
@@ -254,7 +257,7 @@ class Session:
         replies, record = list[Reply](), self._record
         while record and len(replies) < call.n and (turn := record.next(ids)):
             reply = self._reply(record.generation(turn), call, keys)
-            known = _Known(turn, [*ids, *turn.response_ids], -1)  # the engine has no conversation of it
+            known = _Known(turn, [*ids, *turn.response_ids], len(keys) + 1, -1)  # the engine has no conversation
             self._known.setdefault(next_key(keys[-1], reply.message), known)
             self._said[next_key(b"", reply.message)] = known
             replies.append(reply)

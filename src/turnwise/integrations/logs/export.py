@@ -5,7 +5,7 @@ import gzip
 import json
 import shlex
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,23 +14,21 @@ import pyarrow.parquet as pq
 
 from turnwise.base.errors import ConfigError, DataError, did_you_mean
 from turnwise.base.files import replacing
-from turnwise.config import override_config
-from turnwise.extensions.gateway.messages import Message
+from turnwise.config import Config, override_config
+from turnwise.extensions.gateway.messages import Message, with_text
 from turnwise.extensions.gateway.outcome import Outcome
 from turnwise.integrations.logs import tuning
 from turnwise.integrations.logs.formats import FORMATS, WRITTEN, read_log
 from turnwise.integrations.logs.logged import Logged, Response
-from turnwise.integrations.logs.messages import message_of
+from turnwise.integrations.logs.messages import message_of, with_ids
 from turnwise.integrations.logs.source import Source
 from turnwise.integrations.logs.trajectories import UNREWARDED
 from turnwise.integrations.logs.write import in_steps, not_kept, write_run
 from turnwise.lab.diagnostics.recredit import recorded_steps, replay
 from turnwise.rollout.record import read_rollouts
-from turnwise.rollout.trajectory import Trajectory
+from turnwise.rollout.trajectory import Trajectory, Turn
 from turnwise.train.credit import make_transform
 from turnwise.train.folder import RunFolder
-
-NOT_RECORDED = "a run records what the policy read last before each response: system prompts and tools are in ids alone"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +98,7 @@ def export(
         raise DataError(f"{path}: nothing to write as {to}: {_why(logged, to, by)}")
     _save(objects, out, folder=to == "atif" and not out.suffix)
     missing = [f"{to} does not hold {FORMATS[to].lacks}"] if FORMATS[to].lacks else []
-    missing += [NOT_RECORDED] if source is None else not_kept(source)
+    missing += _not_recorded(path) if source is None else not_kept(source)
     return Exported(out, len(logged), len(objects), tuple(missing))
 
 
@@ -165,6 +163,7 @@ def read_run(path: Path, method: str | None = None, step: int | None = None) -> 
     if step is not None and step not in steps:
         raise ConfigError(f"--step {step}: {shlex.quote(str(path))} has the steps {steps[0]} to {steps[-1]}")
     found: list[Logged] = []
+    system = _system(config)
     for number in steps if step is None else [step]:
         played, columns = read_rollouts(folder.rollouts / f"step-{number:06d}.parquet")
         values = credit.get(number) if method else columns.get("advantage")
@@ -172,7 +171,7 @@ def read_run(path: Path, method: str | None = None, step: int | None = None) -> 
         for index, trajectory in enumerate(played):
             end = place + max(1, len(trajectory.turns))
             name = f"{path.name}-step-{number}-trajectory-{index}"
-            found.append(_logged(trajectory, name, number, [] if values is None else list(values[place:end])))
+            found.append(_logged(trajectory, name, number, [] if values is None else list(values[place:end]), system))
             found[-1].model = config.model.name
             place = end
     return found, method or config.method.label
@@ -191,24 +190,23 @@ def _credit(path: Path, method: str, step: int | None) -> dict[int, np.ndarray]:
     return found
 
 
-def _logged(trajectory: Trajectory, name: str, step: int, values: Sequence[float]) -> Logged:
+def _logged(trajectory: Trajectory, name: str, step: int, values: Sequence[float], system: str) -> Logged:
     history: list[Message] = []
+    tools: list[Any] = []
     whole: list[int] = []
     responses: list[Response] = []
     for number, turn in enumerate(trajectory.turns):
         fresh = turn.fresh or not number
-        called = bool(not fresh and history and history[-1].get("tool_calls"))
-        answer: Message = {"role": "tool" if called else "user", "content": turn.observation}
-        answer |= {} if fresh else {"extra": {"observed": True}}
-        if called:
-            answer["tool_call_id"] = history[-1]["tool_calls"][-1]["id"]
-        history = [*([] if fresh else history), answer]
+        before = [] if fresh else history
+        history = [*before, *_added(turn, before, system)]
+        tools = turn.extras.get("request", {}).get("tools", []) if fresh else tools
         ids = [*([] if fresh else whole), *turn.prompt_ids] if turn.prompt_ids else []
         message = message_of(turn.response, f"call-{number}")
         responses.append(
             Response(
                 history,
                 message,
+                tools,
                 reward=turn.reward,
                 valid=turn.valid,
                 truncated=turn.truncated,
@@ -238,3 +236,34 @@ def _logged(trajectory: Trajectory, name: str, step: int, values: Sequence[float
         step=step,
         id=name,
     )
+
+
+def _added(turn: Turn, before: Sequence[Message], system: str) -> list[Message]:
+    """Return the messages that the prompt of a turn adds to those before it."""
+    if (request := turn.extras.get("request")) is not None:
+        return with_ids([*before[-1:], *with_text(request, turn.observation)])[len(before[-1:]) :]
+    calls = before[-1].get("tool_calls") if before else None
+    read: Message = {"role": "tool" if calls else "user", "content": turn.observation}
+    read |= {"extra": {"observed": True}} if before else {}
+    read |= {"tool_call_id": calls[-1]["id"]} if calls else {}
+    return [read] if before or not system else [{"role": "system", "content": system}, read]
+
+
+def _system(config: Config) -> str:
+    """Return the system message of a run's prompts; agents send their own."""
+    return "" if config.model.name == "tiny" else config.prompt.message
+
+
+def _not_recorded(path: Path) -> Iterator[str]:
+    """Yield what the prompts of a run had, and its record holds as token ids alone."""
+    folder, config = RunFolder.open(path)
+    step = folder.rollouts / f"step-{recorded_steps(folder)[0]:06d}.parquet"
+    if "request" not in pq.read_schema(step).names:
+        yield "an earlier turnwise recorded this run: of what agents sent it kept the last message alone"
+    given = {
+        "lists of admissible actions": config.prompt.admissible,
+        "current subgoals": config.prompt.plan,
+        "the turns that a window repeats": config.rollout.context == "window",
+    }
+    if named := " and ".join(name for name, there in given.items() if there):
+        yield f"a run records observations: {named} are in its token ids alone"

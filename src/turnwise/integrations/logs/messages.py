@@ -302,22 +302,32 @@ def message_of(text: str, name: str) -> Message:
     return message
 
 
-def as_chat(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Return messages as chat completions write them: arguments of calls as JSON, calls and answers with their ids."""
+def with_ids(messages: Sequence[Message]) -> list[Message]:
+    """Return messages with an id for each call, and for each answer of a tool that of its call; given ones stay."""
     made = []
     waiting: list[str] = []
     for number, message in enumerate(messages):
-        chat = {key: value for key, value in message.items() if key != "extra"}
         if calls := message.get("tool_calls"):
             waiting = [call.get("id") or f"call-{number}-{place}" for place, call in enumerate(calls)]
-            chat["tool_calls"] = [
-                {"id": identity, "type": "function", "function": _written(call["function"])}
-                for identity, call in zip(waiting, calls, strict=True)
-            ]
+            named = [{**call, "id": identity} for identity, call in zip(waiting, calls, strict=True)]
+            message = {**message, "tool_calls": named}
         elif message["role"] == "tool":
             identity = message.get("tool_call_id") or (waiting[0] if waiting else f"call-{number}")
             waiting = [each for each in waiting if each != identity]
-            chat["tool_call_id"] = identity
+            message = {**message, "tool_call_id": identity}
+        made.append(message)
+    return made
+
+
+def as_chat(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Return messages as chat completions write them: arguments of calls as JSON, calls and answers with their ids."""
+    made = []
+    for message in with_ids(messages):
+        chat = {key: value for key, value in message.items() if key != "extra"}
+        if calls := message.get("tool_calls"):
+            chat["tool_calls"] = [
+                {"id": call["id"], "type": "function", "function": _written(call["function"])} for call in calls
+            ]
         made.append(chat)
     return made
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from turnwise.base.errors import DataError
 from turnwise.extensions.gateway.errors import BadRequest
-from turnwise.extensions.gateway.messages import history_keys, last_message
+from turnwise.extensions.gateway.messages import added_to, history_keys, last_message
 from turnwise.extensions.gateway.prompter import Prompter
 from turnwise.integrations.logs.logged import Logged, continues
 from turnwise.integrations.logs.messages import text_of
@@ -81,6 +81,8 @@ def _trajectory(logged: Logged) -> Trajectory:
                 version=response.version,
             )
         )
+        before = 0 if fresh else len(logged.responses[index - 1].history) + 1
+        trajectory.turns[-1].put(request=added_to(response.history, response.tools, before))
         if response.actor:
             trajectory.turns[-1].put(actor=response.actor)
         whole = [*ids, *response.response_ids] if ids else None
