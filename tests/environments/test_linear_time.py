@@ -11,6 +11,7 @@ from turnwise.models.subgoals import read
 from turnwise.worlds.bm25 import analyse
 from turnwise.worlds.search_qa.environment import SearchQaEnvironment
 from turnwise.worlds.search_qa.files import SearchQuestion
+from turnwise.worlds.swe.tools import _found
 
 OPEN = {
     "actions": "<action>" * 20_000,
@@ -44,3 +45,9 @@ def test_what_does_not_end_takes_no_longer(reader, text):
     begun = time.process_time()
     reader(OPEN[text])
     assert time.process_time() - begun < 3  # each took 20 to 1,000 s when its time was quadratic
+
+
+def test_a_text_that_stands_in_every_line_is_found_in_linear_time():
+    begun = time.process_time()
+    assert _found("ab\n" * 300_000, "a", 250_000, "file") == 3 * 249_999
+    assert time.process_time() - begun < 3  # 200 s

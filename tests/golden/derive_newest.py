@@ -173,7 +173,7 @@ def procredit_cases():
 
     def credit(rewards, checks, progress, weight):
         go = {
-            (n, t): sum(rewards[n][t:], start=F(0)) + progress * (checks[n][-1] - (checks[n][t - 1] if t else 0))
+            (n, t): sum(rewards[n], start=F(0)) + progress * (checks[n][-1] - (checks[n][t - 1] if t else 0))
             for n, t in places_of(rewards)
         }
         scores = [go[n, 0] for n in range(len(rewards))]

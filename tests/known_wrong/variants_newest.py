@@ -108,20 +108,26 @@ def ecpo(rows: Rows, *, count: float = 2.0, gated: bool = True, evidence: bool =
 
 CHECKED = known([[[0, 0, 1], [0, 0]]], checks=[0.5, 0.5, 1.0, 0.0, 0.5])
 FALLING = known([[[0, 0], [0, 0]]], checks=[1.0, 0.0, 0.0, 0.0])
+EARLY = known([[[1, 0], [0, 0]]], checks=[0.0, 0.0, 0.0, 0.0])
 PROCREDIT = [
     worked("the_card_of_procredit", CHECKED, [1.6, 1.35, 1.35, -1.65, -1.65], atol=1e-4),
     # nothing is left of the first one's progress: G = 0, -1/2, 0, 0 and scores 0
     worked("progress_may_be_lost", FALLING, [1 / 8, -3 / 8, 1 / 8, 1 / 8], atol=1e-4),
+    # no check changes, so turns are alike, whenever the reward came
+    worked("only_progress_distinguishes_turns", EARLY, [1.5, 1.5, -1.5, -1.5], atol=1e-4),
 ]
 
 
-def procredit(rows: Rows, *, most: bool = False, begun: bool = True, scaled: bool = False) -> np.ndarray:
+def procredit(
+    rows: Rows, *, most: bool = False, begun: bool = True, scaled: bool = False, end: bool = True
+) -> np.ndarray:
     checks, names = column(rows, "checks"), rows.names()
     if most:
         checks = np.array([max(c for c, n in zip(checks[: k + 1], names, strict=False) if n == names[k])
                            for k in range(len(rows))])  # fmt: skip
     before = np.array([checks[k - 1] if turns(rows)[k] else (0.0 if begun else checks[k]) for k in range(len(rows))])
-    go = to_go(rows.replace(reward=rows.reward + (checks - before) / 2))
+    paid = np.where(last(rows), outcomes(rows), 0.0) if end else rows.reward
+    go = to_go(rows.replace(reward=paid + (checks - before) / 2))
     first = np.array([go[names.index(name)] for name in names])
     late = centre(rows, go, keys=list(rows.group), counted=everyone(rows))
     return standardise(rows, first, std=np.std) + (within(rows, go, list(rows.group)) if scaled else late)
@@ -323,6 +329,12 @@ VARIANTS: dict[str, Variant] = {
     ),
     "turns divided by their deviation": bug(
         "procredit", lambda rows: procredit(rows, scaled=True), "ProCredit card: centred, not divided"
+    ),
+    "earlier rewards are past": Variant(
+        "procredit",
+        lambda rows: procredit(rows, end=False),
+        "ProCredit card: the outcome, paid at the end",
+        ("only_progress_distinguishes_turns",),
     ),
     "both rewards everywhere": bug("mt grpo", lambda rows: mt_grpo(rows, later=True), "the mask of the first turn"),
     "the outcome alone": bug("mt grpo", lambda rows: mt_grpo(rows, turn=False), "GRPO"),

@@ -1,16 +1,20 @@
 """Environments that do to a worker what a policy's text could, where that text is executed. Imports nothing heavy."""
 
+import ctypes
 import json
 import os
 import pickle
 import stat
 import struct
 import sys
+import time
 from typing import Any
 
 from turnwise.environments.base import Step
 
 HEAD = struct.Struct("<Q")
+PIDFD_OPEN, PIDFD_GETFD = 434, 438
+"""Numbers of system calls, equal on every architecture."""
 
 
 class Bomb:
@@ -125,6 +129,12 @@ class Forging:
     def _key_forged(self) -> None:
         say(answer(3, state_key={"float": "nan"}))
 
+    def _key_of_equal_hashes(self) -> None:
+        say(answer(3, state_key={"set": [number * (2**61 - 1) for number in range(16_000)]}))
+
+    def _seconds_huge(self) -> None:
+        say(framed(json.dumps({"number": 3, "seconds": 1.7e308, "computed": 1.7e308, "fault": "x"}).encode()))
+
     def _field(self) -> None:
         say(answer(3, surplus=1))
 
@@ -152,9 +162,35 @@ class Forging:
         os.waitpid(child, 0)
 
 
+class Thief:
+    """The task "victim" waits for a second; the other takes the pipes of every process and answers for it."""
+
+    def __init__(self, task: str):
+        self.task = task
+
+    def start(self) -> str:
+        return self.task
+
+    def step(self, response: str) -> Step:
+        if self.task == "victim":
+            time.sleep(1)
+            return Step(observation="honest", terminated=True)
+        libc = ctypes.CDLL(None, use_errno=True)
+        taken = 0
+        for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+            process = -1 if pid in (os.getpid(), os.getppid()) else libc.syscall(PIDFD_OPEN, pid, 0)
+            for number in range(3, 32) if process >= 0 else ():
+                copy = libc.syscall(PIDFD_GETFD, process, number, 0)
+                if copy >= 0 and stat.S_ISSOCK(os.fstat(copy).st_mode):
+                    taken += 1
+                    os.write(copy, answer(2, reward=777.0))
+        return Step(observation=f"took {taken}", terminated=True)
+
+
 OBJECTS = ("bomb_in_info", "bomb_in_nested_info", "bomb_in_key")
 FORGED = (
     *("pickle", "old_pickle", "huge", "negative", "empty", "noise", "nested", "doubled", "unasked", "earlier", "later"),
     *("reward_huge", "reward_nan", "reward_text", "observation_huge", "key_forged", "field", "copied", "both"),
+    *("key_of_equal_hashes", "seconds_huge"),
 )
 FORKS = ("forks", "forks_and_exits", "forks_and_fails_to_execute")

@@ -4,11 +4,11 @@ import asyncio
 import os
 import resource
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from tests.needs import skip_without
-from tests.rollout.forging import FORGED, FORKS, OBJECTS, Forging
+from tests.rollout.forging import FORGED, FORKS, OBJECTS, Forging, Thief
 from tests.rollout.test_workers import Told, tell
 
 from turnwise.base.errors import EnvironmentFault
@@ -74,6 +74,24 @@ def test_no_object_of_an_environment_reaches_the_trainer(isolation, tmp_path):
             assert "Bomb object" in str(bad[2].info)
         assert len(good) == 4
     assert not list(tmp_path.iterdir()), "the trainer unpickled an answer"
+
+
+@pytest.mark.parametrize("isolation", [level for level in NEEDED if level != "worker"])
+def test_no_worker_answers_for_another(isolation):
+    """Below bubblewrap, a worker of root can write into any process of the machine, so it is not tried there."""
+    skip_without(*NEEDED[isolation])
+
+    async def play() -> tuple[Any, Any]:
+        image = os.environ["TURNWISE_DOCKER_IMAGE"] if isolation == "docker" else ""
+        environments = WorkerEnvironments(Thief, workers=2, isolation=isolation, image=image, step_timeout_s=30)
+        try:
+            await asyncio.gather(environments.start(0, "victim"), environments.start(1, "thief"))
+            return await asyncio.gather(environments.step(0, "go"), environments.step(1, "go"))
+        finally:
+            await environments.aclose()
+
+    victim, thief = asyncio.run(play())
+    assert (victim.observation, victim.reward, thief.observation) == ("honest", 0.0, "took 0")
 
 
 @pytest.mark.parametrize("workers", [0, 1, 2])

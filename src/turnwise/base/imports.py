@@ -2,10 +2,28 @@
 
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from turnwise.base.errors import ConfigError, TurnwiseError, did_you_mean
+
+_AS_DATA: ContextVar[bool] = ContextVar("as_data", default=False)
+
+
+class NotLoaded(ConfigError):
+    """A name of code is read as data."""
+
+
+@contextmanager
+def as_data() -> Iterator[None]:
+    """Load no code that settings name: `import_named` raises. Whoever looks at a run of others does not run it."""
+    token = _AS_DATA.set(True)
+    try:
+        yield
+    finally:
+        _AS_DATA.reset(token)
 
 
 def import_named(name: str) -> Any:
@@ -13,7 +31,10 @@ def import_named(name: str) -> Any:
 
     Raises:
         ConfigError: The module cannot be imported, or has no such attribute.
+        NotLoaded: The settings are read as data.
     """
+    if _AS_DATA.get():
+        raise NotLoaded(f"{name!r} names code, which is not loaded to read a run")
     module_name, _, attribute = name.partition(":")
     if "" not in sys.path:
         sys.path.insert(0, "")

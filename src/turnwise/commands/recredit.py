@@ -54,6 +54,7 @@ def _recredit(options: argparse.Namespace) -> int:
     folder, config = open_run(options.run_folder)
     from turnwise.config import override_config
     from turnwise.credit.methods.former import is_former
+    from turnwise.credit.methods.names import names_code
     from turnwise.lab.diagnostics.recredit import read_recorded, replay, statistics, write_credit
     from turnwise.measures.plan import plan_measures
     from turnwise.train.credit import make_transform
@@ -72,6 +73,10 @@ def _recredit(options: argparse.Namespace) -> int:
         raise ConfigError("--out needs a single --method; run the command once per method")
     if options.out:
         refuse_written(options.out.parent, options.out.name)
+    if not options.method and names_code(config.method.model_dump(mode="json")):
+        raise ConfigError(
+            f"the method of {folder.path}, {config.label}, is code that the run names; to run it, name it by --method"
+        )
     table: list[Sequence[str]] = [HEAD]
     signal, penalty = True, config.environment.invalid_penalty
     read = functools.cache(functools.partial(read_recorded, folder, invalid_penalty=penalty))

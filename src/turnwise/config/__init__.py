@@ -3,6 +3,7 @@
 A recipe is a TOML file; overrides such as `a.b=c` follow it. Unknown keys and wrong types raise one-line errors.
 """
 
+import contextlib
 import copy
 import dataclasses
 import functools
@@ -15,6 +16,7 @@ import pydantic
 
 from turnwise.base.errors import ConfigError, FormerWarning
 from turnwise.base.facets import Facet, Part, broken, refuse_conflicts
+from turnwise.base.imports import NotLoaded
 from turnwise.base.recipes import find_recipe, read_recipe
 from turnwise.base.register import EXTENSIONS
 from turnwise.base.section import Section, extensible
@@ -118,13 +120,18 @@ class Config(Section):
     def parts(self) -> Iterator[Part]:
         """Return all parts of the recipe, with what they break and need; see `turnwise.base.facets`."""
         parts = [*super().parts()]
+        yield from parts
+        with contextlib.suppress(NotLoaded):  # of a recorded run, which was checked when it began
+            yield from self._parts_of_method(parts)
+
+    def _parts_of_method(self, parts: Sequence[Part]) -> Iterator[Part]:
         transform = build_method(self.method.name, self.method.model_extra or {})
-        parts += method_parts(transform, self.label, self.update.scoring)
-        if broken(Facet.ANSWERS, parts) or broken(Facet.HERE, parts):
+        own = [*method_parts(transform, self.label, self.update.scoring)]
+        yield from own
+        if broken(Facet.ANSWERS, [*parts, *own]) or broken(Facet.HERE, [*parts, *own]):
             needs, further = {f"method {self.label!r}": transform.needs}, self.measures
             plan = plan_measures(needs, scoring=self.update.scoring, further=further, models=self.optional_models)
-            parts += measure_parts(plan.measures)
-        yield from parts
+            yield from measure_parts(plan.measures)
 
     @property
     def label(self) -> str:

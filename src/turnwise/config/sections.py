@@ -6,6 +6,7 @@ from typing import Any
 
 import pydantic
 
+from turnwise.base.imports import as_data
 from turnwise.base.run_paths import is_one_name
 from turnwise.base.section import Named, Section
 from turnwise.credit.methods.names import as_table, as_written, label_of
@@ -113,7 +114,8 @@ class MethodConfig(Named):
     @property
     def options(self) -> dict[str, Any]:
         """Options of the method, including those of the base that it modifies."""
-        written = self.written
+        with as_data():
+            written = self.written
         base = written.get("base")
         both = {**(base if isinstance(base, Mapping) else {}), **written}
         return {name: value for name, value in both.items() if name not in ("name", "base")}

@@ -242,12 +242,23 @@ def checked_key(key: Any) -> Any:
     return plain
 
 
+def set_of(parts: Sequence[Hashable]) -> frozenset[Hashable]:
+    """Return a set of parts of a state key.
+
+    Raises:
+        TypeError: They are more than `MAX_PARTS`.
+    """
+    if len(parts) > MAX_PARTS:
+        raise TypeError(f"a frozenset of {len(parts)} parts, expected at most {MAX_PARTS}")
+    return frozenset(parts)
+
+
 def _plain_key(key: Any) -> Any:
     key = key.item() if isinstance(key, np.generic) else key
     if isinstance(key, tuple):
         return tuple(map(_plain_key, key))
     if isinstance(key, frozenset):
-        return frozenset(map(_plain_key, key))
+        return set_of([*map(_plain_key, key)])
     if isinstance(key, str):
         return sound_text(str(key))
     if key is None or isinstance(key, bool | int | float | bytes):
@@ -274,6 +285,9 @@ def checked_admissible(actions: Any) -> tuple[str, ...] | None:
     return tuple(map(sound_text, actions))
 
 
+MAX_PARTS = 1000
+"""Maximum size of a frozenset in a state key: making one takes quadratic time where somebody chose numbers whose hashes
+are equal."""
 OURS = frozenset({"advice", "predicted_success", "recalled", "replayed", "turn_budget"})
 """Names of `info` that the trainer writes."""
 

@@ -12,6 +12,8 @@ from typing import Any
 
 THINK, THOUGHT = "<think>", "</think>"
 _CALL, _CALLED = "<tool_call>", "</tool_call>"
+MARKUP = (THINK, THOUGHT, _CALL, _CALLED)
+"""What responses are written in."""
 _MARK = re.compile(f"{THINK}|{THOUGHT}|{_CALL}")
 _END = re.compile(rf"\s*(?:{_CALLED}|\Z)")
 _BLANK = re.compile(r"\s*")

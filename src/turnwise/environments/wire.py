@@ -13,13 +13,14 @@ from typing import Annotated, Any, Self
 import pydantic
 
 from turnwise.base.errors import EnvironmentFault
-from turnwise.environments.base import SeatStep, Step, checked_step
+from turnwise.environments.base import SeatStep, Step, checked_step, set_of
 from turnwise.environments.plain import sound_text
 
 HEAD = struct.Struct("<Q")
 """Length of the message that follows (bytes)."""
 
-Seconds = Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)]
+Seconds = Annotated[float, pydantic.Field(ge=0, le=1e9)]
+"""A time that a less trusted process claims; sums of many stay finite."""
 Finite = Annotated[float, pydantic.Field(allow_inf_nan=False)]
 Text = Annotated[str, pydantic.BeforeValidator(lambda text: sound_text(text) if isinstance(text, str) else text)]
 """A text, in which "?" replaces what UTF-8 cannot encode."""
@@ -166,7 +167,7 @@ def key_from_json(record: Any) -> Hashable:
     try:
         [(kind, value)] = record.items()
         if kind == "set":
-            return frozenset(map(key_from_json, value))
+            return set_of([*map(key_from_json, value)])
         return {"bytes": bytes.fromhex, "float": float}[kind](value)
     except (ValueError, TypeError, KeyError):
         raise ProtocolError("state_key: not a key") from None

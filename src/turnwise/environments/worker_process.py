@@ -188,6 +188,7 @@ class Starter:
 
 def main(place: str = "") -> None:
     """Run the starter. Standard input holds the code to load; requests come through the socket; see `connected`."""
+    hide_this_process()  # and its forks, so that no worker takes the pipe of another
     control = connected(place)
     limits, program = pickle.load(sys.stdin.buffer)
     make_environment, error, mend = None, None, ". Define it in a module that they can import"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from turnwise.base.errors import ConfigError
 from turnwise.environments.base import Step
 from turnwise.environments.plain import sound_text
-from turnwise.environments.tool_calls import THINK, last_tagged, without_reasoning
+from turnwise.environments.tool_calls import MARKUP, THINK, last_tagged, without_reasoning
 from turnwise.models import subgoals
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ class Format:
 
     def response_ids(self, action: str, thought: str = "", *, subgoal: str = "", switch: bool = True) -> list[int]:
         """Return the ids of a response with this action, as a model would generate it, including the stop token."""
+        action, thought, subgoal = map(self.plain, (action, thought, subgoal))
         begin = "" if self.opens_reasoning else THINK
         text = f"{begin}{thought}</think><action>{action}</action>" if self.think else action
         if self.plan:
@@ -108,7 +109,7 @@ class Format:
     def remembered_ids(self, response_ids: Sequence[int]) -> list[int]:
         """Return a response as later prompts contain it: as sampled, but without its reasoning."""
         if self.think and (action := self._action(self.text(response_ids))) is not None:
-            return [*self._encode(f"<action>{action}</action>"), self.stop_id]
+            return [*self._encode(f"<action>{self.plain(action)}</action>"), self.stop_id]
         return self.closed(response_ids)
 
     def closed(self, response_ids: Sequence[int]) -> list[int]:
@@ -134,13 +135,16 @@ class Format:
         return last_tagged(without_reasoning(text, opened=self.opens_reasoning), "action")
 
     def plain(self, text: str) -> str:
-        """Break up special tokens in an environment's text, so that an observation cannot end its own message."""
+        """Break up special tokens and borders of messages in a text, so that it cannot end its own message."""
         return self._special.sub(lambda found: f"{found[0][0]} {found[0][1:]}", text)
 
     @functools.cached_property
     def _special(self) -> re.Pattern[str]:
         added = self.tokenizer.added_tokens_decoder.values()  # holds special tokens that the tokenizer does not name
-        special = {*self.tokenizer.all_special_tokens, *(str(each) for each in added if each.special), self.stop}
+        template = f"{self.first}{self.following}{self.tokenizer.chat_template or ''}"
+        # some models' borders of messages are no special tokens
+        special = {str(each) for each in added if each.special or str(each) in template} - {*MARKUP}
+        special |= {*self.tokenizer.all_special_tokens, self.stop}
         longest_first = sorted(filter(None, special), key=len, reverse=True)
         return re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
 

@@ -27,6 +27,7 @@ from turnwise.base.cache import held
 from turnwise.base.checksums import KEY, RUN_KEY, refuse_other_run, run_of, sealed, unsealed
 from turnwise.base.errors import ConfigError, DamagedError, DataError, RunError
 from turnwise.base.files import aside, provenance, remove_remains, write_json, write_text
+from turnwise.base.imports import as_data
 from turnwise.base.register import EXTENSIONS, find
 from turnwise.base.run_paths import read_settings
 from turnwise.config import Config, parse_config
@@ -149,7 +150,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> tuple["RunFolder", Config]:
-        """Open an existing run and load its configuration.
+        """Open an existing run and load its configuration, without the code that it names.
 
         Raises:
             RunError: The run does not exist, or its configuration cannot be read.
@@ -160,7 +161,8 @@ class RunFolder:
             check_format(path, data.get("format", 1))
             mend = f"; restore it from a copy, or remove {KEY!r} from it if you changed it yourself"
             data = unsealed(data, str(path / "config.json"), mend=mend, required=False)
-            return cls(path), parse_config(_as_now(data["config"]))
+            with as_data():
+                return cls(path), parse_config(_as_now(data["config"]))
         except (DamagedError, RunError):
             raise
         except (ValueError, KeyError, TypeError, AttributeError, ConfigError) as error:
@@ -170,8 +172,6 @@ class RunFolder:
                     f"{path} is a checkpoint of the run {run}; name the run instead, with --step {step} if the command "
                     "has it"
                 ) from None
-            if isinstance(error, ConfigError) and "cannot import" in str(error):
-                raise RunError(f"{path} needs your code, which cannot be loaded: {error}") from None
             if isinstance(error, ConfigError):
                 raise RunError(
                     f"{path} has settings that this version of turnwise refuses (open it with the version that made "

@@ -6,6 +6,8 @@ import gc
 import json
 import threading
 import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
 
 import pytest
 from tests.needs import reason
@@ -131,6 +133,36 @@ def test_a_server_on_this_machine_is_asked_without_a_proxy(server, monkeypatch):
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # nobody is there
     made = suite(server)
     assert asyncio.run(made.environment(made.tasks("train")[0]).start()).observation == "welcome"
+
+
+def test_no_token_goes_to_where_a_server_points(monkeypatch):
+    """websockets before 17 sends it there."""
+    asked: list[str] = []
+
+    class Elsewhere(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(str(self.headers.get("Authorization")))
+            self.send_error(403)
+
+        def log_message(self, *said: Any) -> None:
+            """Say nothing."""
+
+    class Redirecting(Elsewhere):
+        def do_GET(self) -> None:
+            self.send_response(302)
+            self.send_header("Location", f"ws://localhost:{elsewhere.server_port}/ws")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+    monkeypatch.setenv(TOKEN_VARIABLE, "secret")
+    with HTTPServer(("127.0.0.1", 0), Elsewhere) as elsewhere, HTTPServer(("127.0.0.1", 0), Redirecting) as first:
+        for each in (elsewhere, first):
+            threading.Thread(target=each.serve_forever, daemon=True).start()
+        with pytest.raises(EnvironmentFault, match="cannot connect"):
+            asyncio.run(openenv._Session(f"http://127.0.0.1:{first.server_port}", 10.0).open(asyncio.Semaphore(1)))
+        for each in (elsewhere, first):
+            each.shutdown()
+    assert asked == []
 
 
 def test_the_conformance_test_has_the_token_of_the_server_in_its_processes(server, monkeypatch):

@@ -7,7 +7,7 @@ another one's advantage if it has the argument `base`; your own function may hav
 import functools
 import inspect
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from turnwise.base.errors import ConfigError, did_you_mean
@@ -130,6 +130,15 @@ def as_written(table: Mapping[str, Any]) -> dict[str, Any]:
     except ConfigError:
         same = None
     return flat if same == {**table, "base": _base_table(base)} else dict(table)
+
+
+def names_code(table: Any) -> bool:
+    """Return whether the table of a method, or of one within it, names a function of somebody's own."""
+    if isinstance(table, str):
+        return ":" in table
+    if isinstance(table, Mapping):
+        return any(names_code(table[key]) for key in ("name", "base", "parts") if key in table)
+    return isinstance(table, Sequence) and any(map(names_code, table))
 
 
 def label_of(table: Mapping[str, Any]) -> str:

@@ -5,6 +5,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from turnwise.base.imports import as_data
 from turnwise.base.section import flattened
 from turnwise.config import Config
 
@@ -42,7 +43,8 @@ class Difference:
 
 def settings_of(config: Config, *, irrelevant: tuple[str, ...] = IRRELEVANT) -> dict[str, Any]:
     """Settings by their dotted names; the default leaves out those that no trained weight depends on."""
-    plain = flattened(config.model_dump(mode="json") | {"method": config.method.written})
+    with as_data():
+        plain = flattened(config.model_dump(mode="json") | {"method": config.method.written})
     return {name: value for name, value in plain.items() if not name.startswith(irrelevant)}
 
 

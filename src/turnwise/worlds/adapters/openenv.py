@@ -167,7 +167,9 @@ class _Session:
         local = {"proxy": None} if is_loopback(urlsplit(self.url).hostname or "") else {}
         try:
             address = f"ws{self.url.removeprefix('http')}/ws"
-            self._socket = await client.connect(address, additional_headers=_token(), **limits, **local)
+            connecting = client.connect(address, additional_headers=_token(), **limits, **local)
+            connecting.process_redirect = lambda error: error  # another host must not get the token
+            self._socket = await connecting
         except BaseException as error:  # cancelled, too
             await self._lost(error, "cannot connect")
             raise

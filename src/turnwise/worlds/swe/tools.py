@@ -199,7 +199,9 @@ def _found(content: str, old: str, line: int | None, path: str) -> int:
     """Find where an old text begins; it must occur once, or once at the line."""
     places = [found.start() for found in re.finditer(re.escape(old), content)]
     if line is not None and len(places) != 1:
-        places = [place for place in places if content.count("\n", 0, place) + 1 == line]
+        begins = [0, *(found.end() for found in re.finditer("\n", content)), len(content) + 1]
+        here = range(*begins[line - 1 : line + 1]) if 1 <= line < len(begins) else range(0)
+        places = [place for place in places if place in here]
     if len(places) != 1:
         where = f" at line {line}" if line is not None else ""
         raise Rejected(
