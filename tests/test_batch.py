@@ -3,12 +3,15 @@
 import pickle
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
 
 import turnwise as tw
 from turnwise.base.errors import BatchError, TurnwiseError
+from turnwise.credit.batch import encode_labels
+from turnwise.integrations.padded import padded_batch
 
 
 def rows(**changes):
@@ -275,3 +278,20 @@ def test_a_batch_can_be_pickled():
 def test_errors_are_value_errors_of_one_family():
     assert issubclass(BatchError, TurnwiseError)
     assert issubclass(BatchError, ValueError)
+
+
+@pytest.mark.parametrize("kind", ["list", "objects"])
+def test_labels_that_are_tensors_are_equal_by_value(kind):
+    """As a data set in torch format gives them, one per row."""
+    torch = pytest.importorskip("torch")
+    number = [0, 1, 0, 1]
+    labels: Any = [torch.tensor(each) for each in number]
+    if kind == "objects":
+        labels = np.fromiter(labels, dtype=object, count=4)
+    given = {"reward": [1.0, 0.0, 0.0, 0.0], "columns": {"state_key": labels}}
+    batch, _ = tw.Batch.from_arrays(group=labels, trajectory=[*range(4)], **given)
+    assert (batch.num_groups, len({*batch.columns["state_key"].tolist()})) == (2, 2)
+    padded = padded_batch(row="trajectory", rewards=torch.ones(4, 1), response_mask=torch.ones(4, 1), group=labels)
+    assert padded.batch.num_groups == 2
+    with pytest.raises(BatchError, match=r"group\[0\] is a list, which is not hashable"):
+        encode_labels("group", [torch.tensor([1, 2])] * 2)

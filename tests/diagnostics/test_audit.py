@@ -217,6 +217,27 @@ def test_intervals_cover_what_many_groups_say():
     assert covered.max() < 200
 
 
+@pytest.mark.parametrize(("hot", "most"), [(1, 0.0), (3, 0.1), (5, 0.06)])
+def test_noise_finds_no_effects_however_few_groups_have_some(hot, most):
+    """24 groups of 40 turns; drawn as 24 units, noise differs from chance in 79, 23 and 7 % of the runs."""
+    generator = np.random.default_rng(2)
+    group_R = np.repeat(np.arange(24), 40)
+    batch = Batch(Segments.from_lengths([1] * 24), Segments.from_lengths([40] * 24), np.zeros(960))
+    wrong = 0
+    for number in range(60):
+        shown_R = (generator.random(960) < 0.3) & (group_R < hot)
+        effects = Effects(
+            effect_R=shown_R * 1.0,
+            variance_R=np.zeros(960),
+            p_R=np.where(shown_R, 0.0, 1.0),
+            size_R=np.full(960, 0.05),
+            alternatives_R=np.ones(960, dtype=int),
+        )
+        found = audit(effects, {}, {"noise": generator.random(960)}, batch, seed=number).found["noise"].auroc
+        wrong += not found.low <= 0.5 <= found.high
+    assert wrong / 60 <= most
+
+
 def test_groups_are_drawn_as_a_whole():
     group_R = np.array([0, 0, 0, 1, 1, 2])
     weight = draw_weights(group_R, 3, 0)

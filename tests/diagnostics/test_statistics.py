@@ -15,7 +15,7 @@ from turnwise.lab.diagnostics.statistics import (
     win_probability,
     win_probability_unpaired,
 )
-from turnwise.train.evaluation.play import wilson_interval
+from turnwise.train.evaluation.intervals import wilson_interval
 
 
 def coverage(draw, truth, *, studies=400, weights=(1.0,)) -> float:

@@ -118,3 +118,15 @@ def test_skyrl_rows_of_steps_are_responses_of_their_trajectory():
     skyrl.credit(data, tw.trloo())
     wanted = tw.trloo()(played())
     close(data["advantages"], wanted[:, None] * mask.numpy())
+
+
+def test_skyrl_steps_that_are_not_trained_keep_their_reward_for_the_trajectory():
+    """An overlong last step has its reward and no tokens; the padding has neither."""
+    data = skyrl_batch()
+    data.clear()
+    mask = torch.tensor([[1, 1], [0, 0], [1, 1], [1, 0], [0, 0]])
+    data.update(loss_mask=mask, rewards=torch.tensor([[0, 0], [0, 1.0], [0, 0], [0.5, 0], [9.0, 0]]))
+    data.metadata = {"uids": [*"aaaa", "pad0"], "is_last_step": [False, True, False, True, True]}
+    skyrl.credit(data, tw.trloo())
+    close(data["advantages"], np.array([[0.5, 0.5], [0, 0], [-0.5, -0.5], [0, 0], [0, 0]]))
+    assert data["rewards"][1, 1] == 1.0, "the batch is not ours to change"

@@ -11,7 +11,8 @@ from turnwise.environments.hosts import InProcessEnvironments
 from turnwise.environments.suites import Seeded
 from turnwise.rollout.collectors import make_collector
 from turnwise.train.display import describe
-from turnwise.train.evaluation.play import evaluate, invalid_frac, panel, wilson_interval
+from turnwise.train.evaluation.intervals import wilson_interval
+from turnwise.train.evaluation.play import evaluate, invalid_frac, panel
 
 POLICY = color_policy()
 

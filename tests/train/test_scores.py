@@ -7,7 +7,7 @@ from tests.toys import small_config, trajectory
 
 from turnwise.base.errors import RunError
 from turnwise.rollout.trajectory import Trajectory
-from turnwise.train.evaluation.play import wilson_interval
+from turnwise.train.evaluation.intervals import wilson_interval
 from turnwise.train.evaluation.scores import (
     ALL,
     ScoreRow,

@@ -348,8 +348,11 @@ def _lengths(rows: Sequence[Any]) -> Int[np.ndarray, " rows"]:
 
 
 def _listed(labels: Any) -> Any:
-    """Return labels as Python's own; elements of a tensor hash by identity, those of its list by value."""
-    return labels.tolist() if hasattr(labels, "tolist") else labels
+    """Return labels as Python's own; tensors, alone or in a list, hash by identity, and their values do not."""
+    labels = labels.tolist() if hasattr(labels, "tolist") else labels
+    if not any(hasattr(kind, "detach") for kind in {*map(type, labels)}):
+        return labels
+    return [label.tolist() if hasattr(label, "detach") else label for label in labels]
 
 
 def _take(column: Any, order: np.ndarray) -> Any:

@@ -64,14 +64,15 @@ def credit(data: Any, method: Transform, *, return_is_success: bool = False) -> 
     Raises:
         IntegrationError: The batch lacks what the method needs.
     """
-    mask = data["loss_mask"]
+    mask, rewards = data["loss_mask"], data["rewards"]
     given: dict[str, Any] = {"row": "trajectory"}
     if data.metadata.get("is_last_step") is not None:
         last = np.asarray(data.metadata["is_last_step"], dtype=bool)
         given = {"row": "turn", "trajectory": np.cumsum(last) - last}
+        rewards = _to_trained_rows(rewards, mask, given["trajectory"])
     tables = {ours: data[theirs] for theirs, ours in TABLES.items() if data.get(theirs) is not None}
     padded = padded_batch(
-        rewards=data["rewards"] * mask.bool().any(dim=-1, keepdim=True),  # rows without tokens are padding
+        rewards=rewards * mask.bool().any(dim=-1, keepdim=True),  # rows without tokens are padding
         response_mask=mask,
         group=list(data.metadata["uids"]),
         token_tables=tables,
@@ -82,3 +83,20 @@ def credit(data: Any, method: Transform, *, return_is_success: bool = False) -> 
     )
     advantages, returns = padded.credit(method)
     data["advantages"], data["returns"] = advantages.tokens, returns
+
+
+def _to_trained_rows(rewards: Any, mask: Any, trajectory_N: np.ndarray) -> Any:
+    """Move the rewards of a step without tokens, such as a last one that was too long, to the one before it.
+
+    Args:
+        rewards: `[rows, tokens]` rewards.
+        mask: `[rows, tokens]` 1 for tokens that are trained on.
+        trajectory_N: `[rows]` number of the trajectory of each row.
+    """
+    trained_N = mask.bool().any(dim=-1).cpu().numpy()
+    before_N = np.maximum.accumulate(np.where(trained_N, np.arange(len(trained_N)), -1))
+    moved_N = ~trained_N & (before_N >= 0) & (trajectory_N[before_N] == trajectory_N)
+    moved, rewards = rewards.new_tensor(moved_N), rewards.clone()
+    to = mask.new_tensor(np.maximum(before_N, 0)).long()
+    rewards[:, -1].index_add_(0, to, rewards.sum(dim=-1) * moved)
+    return rewards

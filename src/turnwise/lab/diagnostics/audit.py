@@ -70,18 +70,21 @@ def audit(
     weight_DR, effect_R, shown_R = whole_DR[:, kept_R], effects.effect_R[kept_R], effects.shown_R[kept_R]
     net_R = effect_R**2 - effects.variance_R[kept_R]
     trajectory_R = batch.trajectories.ids[kept_R]
-    groups = batch.num_groups
+    group_R, groups = batch.group_responses.ids[kept_R], batch.num_groups
+    with_effect = len(np.unique(group_R[shown_R]))
+    # what compares responses with and without an effect cannot be surer than the rarer ones allow
+    fewest = min(with_effect, len(np.unique(group_R[~shown_R])))
 
-    def of(values_D: Drawn, lowest: float = 0.0, highest: float = 1.0) -> Interval:
-        return interval_of_draws(values_D, groups).within(lowest, highest)
+    def of(values_D: Drawn, lowest: float = 0.0, highest: float = 1.0, num: int = groups) -> Interval:
+        return interval_of_draws(values_D, num).within(lowest, highest)
 
     def find(value_R: Values, size_R: Values, effective: Interval) -> Found:
         return Found(
             of(rank_correlation(value_R, effect_R, weight_DR), -1.0),
             of(rank_within(value_R, effect_R, trajectory_R, weight_DR), -1.0),
-            of(mean((1 + np.sign(value_R) * np.sign(effect_R)) / 2, weight_DR * shown_R)),
-            of(precision(size_R, shown_R, weight_DR)),
-            of(auroc(size_R, shown_R, weight_DR)),
+            of(mean((1 + np.sign(value_R) * np.sign(effect_R)) / 2, weight_DR * shown_R), num=with_effect),
+            of(precision(size_R, shown_R, weight_DR), num=fewest),
+            of(auroc(size_R, shown_R, weight_DR), num=fewest),
             effective,
         )
 

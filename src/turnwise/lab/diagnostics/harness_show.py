@@ -6,7 +6,7 @@ from typing import Any
 from turnwise.base.tables import Table
 from turnwise.lab.diagnostics.harness_check import KINDS, HarnessReport
 from turnwise.rollout.replays import MOST
-from turnwise.train.evaluation.play import wilson_interval
+from turnwise.train.evaluation.intervals import wilson_interval
 
 REPLAYS = (
     "analyse fidelity",

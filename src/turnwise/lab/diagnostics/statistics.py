@@ -12,6 +12,7 @@ import numpy as np
 from scipy import optimize, stats
 
 from turnwise.base.shapes import Float
+from turnwise.train.evaluation.intervals import wilson_interval
 
 LEVEL = 0.95
 POWER = 0.8
@@ -119,10 +120,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 def win_probability(differences: np.ndarray) -> Interval:
     """Estimate the probability that A beats B of the same seed, ties half, with Wilson's interval."""
-    from turnwise.train.evaluation.play import wilson_interval  # imports torch, which nothing else here needs
-
     wins = float(np.sum(differences > 0) + 0.5 * np.sum(differences == 0))
-    low, high = wilson_interval(wins, len(differences))  # pyright: ignore[reportArgumentType]
+    low, high = wilson_interval(wins, len(differences))
     return Interval(wins / len(differences), low, high)
 
 
@@ -132,15 +131,13 @@ def win_probability_unpaired(a: np.ndarray, b: np.ndarray, *, draws: int = DRAWS
     Each end of the interval is the outer of a percentile bootstrap over the runs of each side and of Wilson's interval
     for as many pairs as the smaller side has runs.
     """
-    from turnwise.train.evaluation.play import wilson_interval  # imports torch, which nothing else here needs
-
     better = (a[:, None] > b[None, :]) + 0.5 * (a[:, None] == b[None, :])
     generator = np.random.default_rng(seed)
     rows, columns = generator.integers(len(a), size=(draws, len(a))), generator.integers(len(b), size=(draws, len(b)))
     resampled = [better[np.ix_(row, column)].mean() for row, column in zip(rows, columns, strict=True)]
     low, high = np.quantile(resampled, [0.5 - LEVEL / 2, 0.5 + LEVEL / 2])
     num, value = min(len(a), len(b)), float(better.mean())
-    outer = wilson_interval(value * num, num)  # pyright: ignore[reportArgumentType]
+    outer = wilson_interval(value * num, num)
     return Interval(value, min(float(low), outer[0]), max(float(high), outer[1]))
 
 

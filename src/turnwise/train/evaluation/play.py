@@ -1,6 +1,5 @@
 """Evaluate a policy on a fixed panel of held-out tasks."""
 
-import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
@@ -13,6 +12,7 @@ from turnwise.rollout.groups import Collector, OnTurn
 from turnwise.rollout.metrics import objectives_of
 from turnwise.rollout.plays import play_tasks
 from turnwise.rollout.trajectory import Trajectory
+from turnwise.train.evaluation.intervals import mean_interval, share_interval
 
 
 def panel(tasks: Sequence[Task], episodes: int) -> list[Task]:
@@ -53,15 +53,16 @@ def evaluation_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Summarise the episodes of a panel.
 
     Returns:
-        `success` with `success_low` and `success_high` (95 % Wilson interval), `turns`, `invalid_frac` (share of
-        responses), `failed` (trajectories, left out of the rest), `episodes`, and `success/TYPE` for every task type.
-        If rewards take more than two values, also their mean `reward` with `reward_low` and `reward_high` (95 % normal
-        interval). For games, `result/NAME`: the share of each result that occurs, such as `win`. With several rewards,
-        `objective/NAME`: the mean of each.
+        `success` with `success_low` and `success_high` (95 % interval, see `share_interval`), `turns`, `invalid_frac`
+        (share of responses), `failed` (trajectories, left out of the rest), `episodes`, and `success/TYPE` for every
+        task type. If rewards take more than two values, also their mean `reward` with `reward_low` and `reward_high`
+        (95 %, see `mean_interval`). For games, `result/NAME`: the share of each result that occurs, such as `win`. With
+        several rewards, `objective/NAME`: the mean of each.
     """
     usable = [trajectory for trajectory in trajectories if trajectory.usable]
     wins = [trajectory.success for trajectory in usable]
-    low, high = wilson_interval(sum(wins), len(wins))
+    tasks = [trajectory.task for trajectory in usable]
+    low, high = share_interval(wins, tasks)
     metrics = {
         "success": float(np.mean(wins)) if wins else 0.0,
         "success_low": low,
@@ -73,8 +74,8 @@ def evaluation_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     }
     rewards = [trajectory.reward for trajectory in usable]
     if len(set(rewards)) > 2:  # otherwise success has the same information
-        mean, half = float(np.mean(rewards)), 1.959964 * float(np.std(rewards, ddof=1)) / math.sqrt(len(rewards))
-        metrics |= {"reward": mean, "reward_low": mean - half, "reward_high": mean + half}
+        low, high = mean_interval(rewards, tasks)
+        metrics |= {"reward": float(np.mean(rewards)), "reward_low": low, "reward_high": high}
     results = Counter(str(each.info["result"]) for each in usable if "result" in each.info)
     metrics |= {f"result/{name}": count / len(usable) for name, count in sorted(results.items())}
     metrics |= objectives_of(usable)
@@ -104,17 +105,3 @@ def invalid_frac(trajectories: Sequence[Trajectory]) -> float:
     """Return the share of responses that the environment did not accept."""
     valid = [turn.valid for trajectory in trajectories for turn in trajectory.turns]
     return 1.0 - float(np.mean(valid)) if valid else 0.0
-
-
-def wilson_interval(successes: int, trials: int, *, z: float = 1.959964) -> tuple[float, float]:
-    """Compute Wilson's score interval: `(p + z^2/2n +- z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n)`.
-
-    Unlike p +- 2 standard errors it stays within [0, 1] and has positive width at 0 % and 100 %.
-    """
-    if trials == 0:
-        return 0.0, 1.0
-    share, square = successes / trials, z * z / trials
-    center = share + square / 2
-    half = math.sqrt(square * (share * (1 - share) + square / 4))
-    low, high = (center - half) / (1 + square), (center + half) / (1 + square)
-    return max(0.0, min(low, share)), min(1.0, max(high, share))  # rounding must not exclude a share of 0 or 1

@@ -15,7 +15,8 @@ from turnwise.base.errors import RunError
 from turnwise.base.files import provenance, write_json, write_text
 from turnwise.config import Config
 from turnwise.rollout.trajectory import Trajectory
-from turnwise.train.evaluation.play import invalid_frac, wilson_interval
+from turnwise.train.evaluation.intervals import share_interval
+from turnwise.train.evaluation.play import invalid_frac
 
 ALL = "all"
 
@@ -72,7 +73,7 @@ def _row(name: str, trajectories: Sequence[Trajectory]) -> ScoreRow:
         name,
         len(wins),
         float(np.mean(wins)) if wins else 0.0,
-        *wilson_interval(sum(wins), len(wins)),
+        *share_interval(wins, [trajectory.task for trajectory in trajectories]),
         float(np.mean(scores)) if scores and len(scores) == len(wins) else None,
         float(np.mean([len(trajectory.turns) for trajectory in trajectories])) if wins else 0.0,
         invalid_frac(trajectories),
