@@ -1,28 +1,32 @@
 """Games played through harnesses: the same tokens as natively, training, and what happens to harnesses that fail."""
 
+import asyncio
+import errno
 import json
 import os
+import socket
 import sys
 import threading
 import time
 import urllib.error
 import urllib.request
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from tests.gateway.asking import ask, post, suite, user
-from tests.needs import skip_without
+from tests.needs import needs, skip_without
 from tests.rollout import chat_models
 from tests.toys import ScriptedEngine, color_policy, small_config
-from turnwise.base.errors import ConfigError, EngineLost
+from turnwise.base.errors import ConfigError, EngineLost, EnvironmentFault
 from turnwise.engines.local import LocalEngine
 from turnwise.engines.models import Models, NamedModel
 from turnwise.environments.containers import make_launcher
 from turnwise.environments.hosts import InProcessEnvironments
 from turnwise.environments.suites import TeachingSuite
+from turnwise.extensions.gateway import harness as harness_module
 from turnwise.extensions.gateway.agents import Harnesses
-from turnwise.extensions.gateway.harness import KEPT
+from turnwise.extensions.gateway.harness import KEPT, run_command
 from turnwise.extensions.gateway.outcome import Outcome, last_line
 from turnwise.extensions.gateway.settings import HarnessConfig
 from turnwise.models.pretrained import pretrained_policy
@@ -322,6 +326,113 @@ def test_a_function_in_a_process_of_its_own_may_crash(tmp_path, monkeypatch):
     good, lost = played(HarnessConfig(run="crashing:play", isolation="process"))
     assert (good.failure, good.reward, good.info, len(good.turns)) == (None, 0.25, {"by": "a process" * 9000}, 1)
     assert (lost.failure, lost.usable) == ("harness: exit code 7: it wrote nothing to stderr", False)
+
+
+LINGERING = """
+import atexit, json, threading, time, urllib.request
+
+def play(task, endpoint):
+    body = json.dumps({"messages": [{"role": "user", "content": "say red"}]}).encode()
+    headers = {"Authorization": f"Bearer {endpoint.api_key}"}
+    urllib.request.urlopen(urllib.request.Request(f"{endpoint.base_url}/chat/completions", body, headers)).read()
+    threading.Thread(target=time.sleep, args=(60,)).start()
+    atexit.register(open, task, "w")
+    return 0.5
+"""
+
+
+def test_a_thread_that_a_function_leaves_behind_does_not_keep_the_trajectory(tmp_path, monkeypatch):
+    (tmp_path / "lingering.py").write_text(LINGERING)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.syspath_prepend(tmp_path)
+    settings = HarnessConfig(run="lingering:play", isolation="process", timeout_s=30)
+    (good,) = played(settings, tasks=(str(tmp_path / "closed"),))
+    assert (good.failure, good.reward) == (None, 0.5)
+    assert (tmp_path / "closed").exists(), "what it registered for its exit did not run"
+
+
+ROBBER = """
+import os, sys
+
+folder = f"/proc/{sys.argv[1]}/fd"
+names, taken = [], []
+try:
+    names = os.listdir(folder)
+except OSError:
+    pass
+for name in names:
+    try:
+        if int(name) > 2 and os.readlink(f"{folder}/{name}").startswith("pipe"):
+            taken.append((name, os.open(f"{folder}/{name}", os.O_WRONLY)))
+    except OSError:
+        pass
+print(len(taken), flush=True)
+for name, pipe in taken:
+    while os.path.lexists(f"{folder}/{name}"):
+        pass
+    os.write(pipe, bytes(10) + b'{"reward": 1000.0}')
+"""
+ROBBED = """
+import json, os, subprocess, sys, urllib.request
+
+def play(task, endpoint):
+    body = json.dumps({"messages": [{"role": "user", "content": "say red"}]}).encode()
+    headers = {"Authorization": f"Bearer {endpoint.api_key}"}
+    urllib.request.urlopen(urllib.request.Request(f"{endpoint.base_url}/chat/completions", body, headers)).read()
+    robber = subprocess.Popen([sys.executable, task, str(os.getpid())], stdout=subprocess.PIPE)
+    return {"reward": 0.0, "info": {"taken": int(robber.stdout.readline())}}
+"""
+
+
+@needs("bwrap")
+def test_what_the_policy_runs_cannot_write_to_the_pipe_of_the_reward(tmp_path, monkeypatch):
+    (tmp_path / "robbed.py").write_text(ROBBED)
+    (tmp_path / "robber.py").write_text(ROBBER)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.syspath_prepend(tmp_path)
+    settings = HarnessConfig(run="robbed:play", isolation="bubblewrap", pass_variables=["PYTHONPATH"])
+    for each in played(settings, tasks=[str(tmp_path / "robber.py")] * 2):
+        assert (each.failure, each.reward, each.info) == (None, 0.0, {"taken": 0})
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_machine_without_file_descriptors_loses_single_trajectories(monkeypatch, place):
+    opened, pairs, pipes = [0], socket.socketpair, os.pipe
+
+    def scarce(make: Any) -> Any:
+        def made() -> Any:
+            opened[0] += 1
+            if opened[0] == place + 1:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            return make()
+
+        return made
+
+    async def run() -> None:
+        launcher = make_launcher("worker", {})
+        monkeypatch.setattr(harness_module.socket, "socketpair", scarce(pairs))
+        monkeypatch.setattr(harness_module.os, "pipe", scarce(pipes))
+        with pytest.raises(EnvironmentFault, match="cannot run 'true': Too many open files"):
+            await run_command(["true"], b"", launcher, {})
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("said", "cause"),
+    [
+        ("nan", "it gave no reward: the last line of its output is 'nan'"),
+        ("True", "it gave no reward: the last line of its output is 'True', expected JSON such as 1.0"),
+        ("reward: 1.0", "it gave no reward: the last line of its output is 'reward: 1.0'"),
+        ("[1.0]", "it gave no reward: the last line of its output is '[1.0]'"),
+        ('{"rewards": 1.0}', "the harness gave 'rewards'. Did you mean 'reward'?"),
+        ("", "it gave no reward"),
+    ],
+)
+def test_a_command_without_a_reward_is_told_what_it_gave(said, cause):
+    (lost,) = played(HarnessConfig(run=(sys.executable, "-c", f"print({said!r})")), tasks=(0,))
+    assert lost.failure.startswith(f"harness: {cause}"), lost.failure
+    assert last_line("done") is None, "a posted reward needs no last line"
 
 
 def test_a_task_that_no_process_can_be_given_loses_its_own_trajectory(tmp_path):

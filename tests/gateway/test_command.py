@@ -15,9 +15,12 @@ import pytest
 
 from tests.gateway.asking import ask, post, user
 from tests.toys import small_config
+from turnwise.base.recipes import FOLDER
 from turnwise.commands.cli import main
 from turnwise.commands.policies import is_missing_run
+from turnwise.config import load_config
 from turnwise.extensions.gateway.harness import Endpoint
+from turnwise.integrations.recorded import RecordedRun
 from turnwise.models.settings import is_missing_folder
 from turnwise.rollout.record import read_rollouts
 from turnwise.train.folder import RunFolder
@@ -126,3 +129,9 @@ def test_a_port_that_is_taken_is_told_before_a_model_is_loaded(tmp_path, capsys,
             assert main([*command, str(tmp_path / "seen"), "--port", port]) == 2
             assert f"cannot listen on 127.0.0.1:{port}" in capsys.readouterr().err
     assert not (tmp_path / "seen").exists()
+
+
+@pytest.mark.parametrize("recipe", sorted(path.stem for path in FOLDER.glob("*.toml")))
+def test_what_any_recipe_trains_can_be_served_and_recorded(recipe, tmp_path):
+    """Whatever its method goes with, the record has the credit of GRPO."""
+    RecordedRun(tmp_path / "seen", load_config(Path(recipe)))

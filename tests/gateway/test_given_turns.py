@@ -263,6 +263,63 @@ def test_a_fault_of_the_engine_where_the_record_ends_is_no_divergence_and_the_ag
     assert found.turns[0].response_ids == [word, word, fmt.stop_id]
 
 
+@pytest.mark.parametrize("how", ["hangs up", "is rewarded"])
+@pytest.mark.parametrize("again", [False, True])
+def test_a_first_new_response_that_does_not_arrive_leaves_the_shared_turn_alone(how, again):
+    """The caller's patience ends while the policy answers, or a reward is posted meanwhile."""
+    fmt = MODELS.policy.policy.format
+    word = next(number for number in range(len(fmt.tokenizer)) if number != fmt.stop_id)
+    first, slow = Trajectory(0, ""), [False]
+
+    class Slow(ScriptedEngine):
+        async def generate(self, conversation, prompt_ids, sampling):
+            if slow.pop():
+                await asyncio.sleep(0.05)
+            return await super().generate(conversation, prompt_ids, sampling)
+
+    async def begin() -> None:
+        session = Session(serving(fmt, Slow(lambda conversation, turn: [word, word, fmt.stop_id])), 0, trajectory=first)
+        slow[:] = [False, False]
+        messages = [user("look")]
+        replies, _ = await session.respond(call(messages))
+        await session.respond(call([*messages, replies[0].message, user("go")]))
+        session.finish(Outcome(1.0, True, {}))
+        session.end()
+
+    async def resume(start: Start) -> Trajectory:
+        engine = Slow(lambda conversation, turn: [fmt.stop_id])
+        session = Session(serving(fmt, engine), 0, trajectory=start.trajectory(), start=start)
+        messages = [user("look")]
+        replies, _ = await session.respond(call(messages))
+        request = call([*messages, replies[0].message, user("go")])
+        slow[:] = [False, True]
+        late = asyncio.ensure_future(session.respond(request))
+        await asyncio.sleep(0.01)
+        if how == "hangs up":
+            late.cancel()
+            await asyncio.gather(late, return_exceptions=True)
+            if again:
+                await session.respond(request)
+        session.finish(Outcome(-1.0, False, {}))
+        if how == "is rewarded" and again:  # else the agent ends before the response is there
+            await asyncio.gather(late, return_exceptions=True)
+        trajectory = session.end()
+        late.cancel()
+        await asyncio.gather(late, return_exceptions=True)
+        return trajectory
+
+    asyncio.run(begin())
+    for token in (0, 2):
+        resumed = asyncio.run(resume(fork(first, 1, 0, token=token)))
+        assert [turn.reward for turn in first.turns] == [0.0, 1.0]
+        if how == "hangs up" and again:
+            assert (resumed.failure, resumed.turns[1].begun, resumed.reward) == (None, token, -1.0)
+            assert resumed.turns[1].response_ids == [*[word] * token, fmt.stop_id]
+        else:
+            cause = "harness: the replay diverged before turn 2: it ended, where it had gone on before"
+            assert resumed.failure == cause
+
+
 def conversations(order: str, trajectory: Trajectory, start: Start | None) -> tuple[Trajectory, list[Any]]:
     """Let two sub-agents ask in an order, such as "abab"; each goes on from its own answers."""
     fmt = MODELS.policy.policy.format

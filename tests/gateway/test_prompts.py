@@ -15,6 +15,7 @@ from turnwise.extensions.gateway.call import make_reply
 from turnwise.extensions.gateway.errors import BadRequest
 from turnwise.extensions.gateway.messages import read_messages
 from turnwise.extensions.gateway.prompter import Prompter
+from turnwise.extensions.gateway.said import Said
 from turnwise.models.chat import chat_format
 from turnwise.models.settings import PromptConfig
 from turnwise.models.tiny import tiny_format, word_tokenizer
@@ -242,3 +243,45 @@ def test_a_tiny_policy_reads_texts_as_observations_and_refuses_tools():
     assert text.split() == ["<obs>", "you", "see", "red", "<act>", "go", "<end>", "<obs>", "blue", "<act>"]
     with pytest.raises(BadRequest, match="has no chat template"):
         Prompter(fmt).prompt_ids(messages, [TOOL], {})
+
+
+THOUGHT = "<think>{}</think>yes"
+
+
+@pytest.mark.parametrize(
+    ("actors", "before", "expected"),
+    [
+        (("", ""), ("go", "look"), ["me", "me"]),  # after its own message, each is found
+        (("", ""), ("go", "go"), [None, None]),  # nobody knows whose it is
+        (("me", "other"), ("go", "go"), ["me", None]),
+    ],
+)
+def test_no_agent_reads_the_reasoning_of_another(actors, before, expected):
+    """Two agents have reasoned, and said the same; the first one edits its history and asks again."""
+    fmt = make_format("qwen3")
+    sampled = [[*fmt.encode(THOUGHT.format(who)), fmt.stop_id] for who in ("me", "other")]
+
+    async def play() -> list[str]:
+        session, engine = scripted(fmt, [*sampled, [fmt.stop_id]])
+        for actor, text in zip(actors, before, strict=True):
+            await session.respond(call([{"role": "system", "content": text + actor}, user(text)]), actor=actor)
+        edited = [{"role": "system", "content": "step 2"}, user(before[0]), assistant("yes"), user("again")]
+        await session.respond(call(edited), actor=actors[0])
+        return engine.calls[-1][1]
+
+    prompt = fmt.tokenizer.decode(asyncio.run(play()))
+    assert "other" not in prompt.replace("goother", "").replace("lookother", "")
+    assert ("me</think>" in prompt) == (expected[0] == "me")
+    assert prompt.count("yes") == 1
+
+
+def test_what_was_said_is_found_by_the_most_exact_name():
+    said = Said()
+    said.add("a", user("q"), assistant("yes"), [1])
+    said.add("a", user("r"), assistant("yes"), [2])
+    said.add("a", user("r"), assistant("no"), [3])
+    messages = [user("q"), assistant("yes"), user("r"), assistant("yes"), user("s"), assistant("yes"), assistant("no")]
+    assert said.sampled("a", messages) == {1: [1], 3: [2], 6: [3]}
+    assert said.sampled("b", messages) == {}
+    said.add("a", user("r"), assistant("yes"), [4])
+    assert said.sampled("a", messages) == {1: [1], 6: [3]}

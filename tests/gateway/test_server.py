@@ -331,3 +331,15 @@ def test_a_reward_for_an_unknown_name_opens_no_session():
         assert "there is no session 'nwe'; a call to the model opens it" in error["message"]
         post(new, "reward", 1.0)
         assert gateway.sessions.keys() == {"one", "two", "new"}
+
+
+def test_a_body_that_is_too_large_is_answered_and_not_cut_off():
+    """The answer comes before the caller has sent everything."""
+    with served() as (endpoint, _):
+        caller = HTTPConnection(*address_of(endpoint), timeout=20)
+        headers = {"Authorization": f"Bearer {endpoint.api_key}", "Content-Type": "application/json"}
+        path = urlsplit(endpoint.base_url).path + "/chat/completions"
+        caller.request("POST", path, b" " * (http.MAX_BODY + (4 << 20)), headers)
+        answer = caller.getresponse()
+        assert (answer.status, "bytes" in answer.read().decode()) == (413, True)
+        caller.close()

@@ -38,6 +38,7 @@ class RecordedRun:
     def __init__(self, path: Path, config: Config, facts: Mapping[str, Any] | None = None):
         data = config.model_dump(mode="json")
         given = {"run": {**data.get("run", {}), "folder": str(path.parent), "name": path.name}}
+        given["rollout"] = {**data["rollout"], "step_budget": None}  # GRPO may not go with it, and nothing is trained
         config = parse_config({**data, **given, "method": "grpo"})
         self.folder = RunFolder.create(config, facts)
         self._penalty = config.environment.invalid_penalty

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 from turnwise.base.errors import EnvironmentFault
 from turnwise.base.imports import import_named
@@ -78,11 +78,15 @@ def make_harness(settings: HarnessConfig) -> Harness:
             return lambda task, endpoint: run_function(function, task, endpoint)
     hide_this_process()
     level = "bubblewrap" if settings.isolation == "bubblewrap" else "worker"
-    launcher = make_launcher(level, clean_variables(settings.pass_variables))
+    launcher, returned = make_launcher(level, clean_variables(settings.pass_variables)), settings.reward == "returned"
     if settings.function is None:
         command = shlex.split(settings.run) if isinstance(settings.run, str) else list(settings.run)
         return lambda task, endpoint: run_command(
-            command, _encoded(lambda: json.dumps(task, default=str).encode()), launcher, endpoint.variables
+            command,
+            _encoded(lambda: json.dumps(task, default=str).encode()),
+            launcher,
+            endpoint.variables,
+            returned=returned,
         )
     child = [sys.executable, "-m", "turnwise.extensions.gateway.child", settings.function]
     # without variables, which whatever the policy runs would inherit
@@ -139,7 +143,7 @@ async def run_function(function: Callable[[Task, Endpoint], Any], task: Task, en
 
 
 async def run_command(
-    command: Sequence[str], task: bytes, launcher: Launcher, variables: Mapping[str, str]
+    command: Sequence[str], task: bytes, launcher: Launcher, variables: Mapping[str, str], *, returned: bool = False
 ) -> Outcome | None:
     """Run a program with the task on its standard input; its last line of output may be the reward.
 
@@ -150,16 +154,18 @@ async def run_command(
         task: What it reads.
         launcher: Starts it.
         variables: Environment variables that it gets besides those of the launcher.
+        returned: Whether its last line must be the reward.
 
     Raises:
-        EnvironmentFault: The program cannot be started, its exit code is not 0, or its last line is too long.
+        EnvironmentFault: The program cannot be started, its exit code is not 0, or its last line is too long or not the
+            reward that it must be.
     """
-    ours, theirs = socket.socketpair()
-    out, problems = _Pipe(), _Pipe()
-    line = launcher.line(command)
-    if supervise.SUPERVISED:
-        line = [sys.executable, "-I", "-S", supervise.__file__, str(theirs.fileno()), *line]
+    line, opened = launcher.line(command), contextlib.ExitStack()
     try:
+        ours, theirs = map(opened.enter_context, socket.socketpair())
+        out, problems = (opened.enter_context(_Pipe()) for _ in range(2))
+        if supervise.SUPERVISED:
+            line = [sys.executable, "-I", "-S", supervise.__file__, str(theirs.fileno()), *line]
         with theirs, out.to_write, problems.to_write:
             process = await asyncio.create_subprocess_exec(
                 *line,
@@ -171,9 +177,7 @@ async def run_command(
                 pass_fds=[theirs.fileno()] if supervise.SUPERVISED else [],
             )
     except BaseException as error:  # such as a cancellation while it starts
-        ours.close()
-        out.to_read.close()
-        problems.to_read.close()
+        opened.close()
         if isinstance(error, OSError):
             raise EnvironmentFault(f"cannot run {command[0]!r}: {error.strerror or error}") from None
         raise
@@ -205,7 +209,7 @@ async def run_command(
         raise EnvironmentFault(f"{how_ended(code)}: {visible(said[0])[:300]}")
     if out.is_cut:
         raise EnvironmentFault(f"the last line of its output has more than {KEPT:,} bytes")
-    return last_line(out.text)
+    return last_line(out.text, needed=returned)
 
 
 def _end_socket(trainer: socket.socket) -> bytes:
@@ -224,6 +228,13 @@ class _Pipe:
         read, write = os.pipe()
         self.to_read, self.to_write = open(read, "rb", 0), open(write, "wb", 0)  # noqa: SIM115
         self._kept = b""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.to_read.close()
+        self.to_write.close()
 
     async def end(self) -> None:
         """Read to the end, and keep the last `KEPT` bytes."""

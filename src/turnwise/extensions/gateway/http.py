@@ -26,6 +26,8 @@ IDLE_S = 600.0
 """How long an idle connection is kept, and how long a caller may take to read its answer (seconds)."""
 ROOM_S = 0.1
 """Time between checks for an idle connection that can make room for a waiting caller (seconds)."""
+LINGER_S = 2.0
+"""How long a refused caller may go on sending before its connection is closed (seconds)."""
 _CHUNK = 1 << 16
 
 log = logging.getLogger(__name__)
@@ -199,6 +201,8 @@ class HttpServer:
             writer.write(b"".join(connection.send(part) or b"" for part in parts))
             async with asyncio.timeout(IDLE_S):
                 await writer.drain()
+            if refused:
+                await _drop(reader, writer)
             if refused or connection.our_state is not h11.DONE:
                 return
             connection.start_next_cycle()
@@ -265,6 +269,15 @@ async def _gone(connection: h11.Connection, reader: asyncio.StreamReader) -> Non
     while early <= MAX_EARLY and (data := await reader.read(_CHUNK)):  # the next request may come early
         connection.receive_data(data)
         early += len(data)
+
+
+async def _drop(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Read for a while what a refused caller still sends; closing the connection first could lose the answer."""
+    with contextlib.suppress(OSError, TimeoutError):
+        writer.write_eof()
+        async with asyncio.timeout(LINGER_S):
+            while await reader.read(_CHUNK):
+                pass
 
 
 def _parts(answer: HttpResponse, *, close: bool, bodiless: bool) -> Iterator[h11.Event]:

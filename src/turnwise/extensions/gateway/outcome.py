@@ -57,12 +57,22 @@ def _outcome(data: Mapping[Any, Any]) -> Outcome:
     return Outcome(value, value > 0 if success is None else checked_flag(success, "success"), plain)
 
 
-def last_line(output: str) -> Outcome | None:
-    """Read the reward from the last line of a program's output; None if that line is not a reward."""
+def last_line(output: str, *, needed: bool = False) -> Outcome | None:
+    """Read the reward from the last line of a program's output; None if that line is not a reward.
+
+    Raises:
+        EnvironmentFault: The reward is not valid, or `needed` and another text stands in its place.
+    """
     line = output.strip().rpartition("\n")[2].rpartition("\r")[2]  # JSON may hold other ends of lines
     try:
         value = read_json(line) if line else None
     except ValueError:
-        return None
-    is_reward = isinstance(value, int | float) or (isinstance(value, dict) and "reward" in value)
-    return as_outcome(value) if is_reward else None
+        value = None
+    if isinstance(value, int | float) or (isinstance(value, dict) and (needed or "reward" in value)):
+        return as_outcome(value)
+    if line and needed:
+        raise EnvironmentFault(
+            f"it gave no reward: the last line of its output is {shown(line)}, expected JSON such as 1.0 or "
+            '{"reward": 1.0, "success": true}'
+        )
+    return None

@@ -100,11 +100,15 @@ class Record:
             return False
         return any(ids[: len(end)] == end != following[: len(end)] for end in self._ends)
 
-    def lost(self) -> str:
-        """Explain why the trajectory does not continue the record; empty if it does."""
+    def lost(self, new: int) -> str:
+        """Explain why the trajectory does not continue the record; empty if it does.
+
+        Args:
+            new: Number of responses beyond the given ones.
+        """
         if self.diverged or not self._exact:
             return self.diverged
-        if self._waiting or (self._start.observation is not None and not self.goes_on):
+        if self._waiting or (self._start.observation is not None and not (self.goes_on and new)):
             return f"{self._where}: it ended, where it had gone on before"
         return ""
 

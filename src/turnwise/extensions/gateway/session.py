@@ -18,6 +18,7 @@ from turnwise.extensions.gateway.outcome import Outcome
 from turnwise.extensions.gateway.prompter import Prompter
 from turnwise.extensions.gateway.record import Record
 from turnwise.extensions.gateway.rows import Ledger, SharedRows
+from turnwise.extensions.gateway.said import Said
 from turnwise.models.format import Format
 from turnwise.rollout.starts import Start, ends_of
 from turnwise.rollout.trajectory import Trajectory, Turn
@@ -105,6 +106,7 @@ class Session:
         self.name = name or secrets.token_urlsafe(12)
         self.trajectory = trajectory or Trajectory(0, task)
         given = start is not None and (start.turns or start.observation is not None)
+        self._given_turns = len(self.trajectory.turns)
         self._record = Record(start, exact=exact) if start and given else None
         self._heard = heard
         self._ends = ends_of(start.task if start else None)
@@ -119,7 +121,7 @@ class Session:
         self._next_conversation = number
         self._owner: tuple[str, ...] | None = None
         self._known: dict[bytes, _Known] = {}  # by the history up to the response
-        self._said: dict[bytes, _Known] = {}  # by the response alone, the latest
+        self._said = Said()
         self._held: _Known | None = None  # whose conversation the engine still holds
         self._replies: collections.Counter[bytes] = collections.Counter()  # how many, by the history before them
         self._running = 0
@@ -186,7 +188,7 @@ class Session:
             )
         keys = history_keys(call.messages, call.tools)
         key = self._state_key(call) if call.state_key is None else call.state_key
-        parent, ids = self._prompt(call, keys)
+        parent, ids = self._prompt(call, keys, actor)
         sampling = dataclasses.replace(self._sampling(call, shared.max_context - len(ids)), actor=actor)
         self.full = len(ids) + sampling.max_new_tokens > shared.max_context
         if self.full:
@@ -212,11 +214,11 @@ class Session:
             is_next = self._record.goes_on
         try:
             generations, conversations = await self._generate(parent, ids, sampling, call.n - first, begun)
-        except BadRequest:
+            self._check_open()  # a reward that came meanwhile belongs to the response before
+        except BaseException:  # also a caller that went away
             if is_next and self._record:
                 self._record.goes_on = False  # the agent may ask again
             raise
-        self._check_open()  # a reward that came meanwhile belongs to the response before
         for index, generation in enumerate(generations):
             reply = self._reply(generation, call, keys)
             turns = self.trajectory.turns
@@ -246,7 +248,7 @@ class Session:
             known = _Known(turn, [*ids, *generation.token_ids], len(keys) + 1, conversations[index])
             # of equal responses to one prompt, the first is the one that a history means
             self._known.setdefault(next_key(keys[-1], reply.message), known)
-            self._said[next_key(b"", reply.message)] = known
+            self._said.add(actor, call.messages[-1], reply.message, generation.token_ids)
             replies.append(reply)
             if not index and not self._running:
                 self._held = known
@@ -259,7 +261,7 @@ class Session:
             reply = self._reply(record.generation(turn), call, keys)
             known = _Known(turn, [*ids, *turn.response_ids], len(keys) + 1, -1)  # the engine has no conversation
             self._known.setdefault(next_key(keys[-1], reply.message), known)
-            self._said[next_key(b"", reply.message)] = known
+            self._said.add(turn.extras.get("actor", ""), call.messages[-1], reply.message, turn.response_ids)
             replies.append(reply)
         return replies
 
@@ -276,7 +278,7 @@ class Session:
             cause = f"{type(error).__name__}: {' '.join(text_of(error).split())[:300]}"
             raise BadRequest(f"harness.state_key failed: {cause}", code="state_key_failed") from error
 
-    def _prompt(self, call: Call, keys: Sequence[bytes]) -> tuple[_Known | None, list[int]]:
+    def _prompt(self, call: Call, keys: Sequence[bytes], actor: str) -> tuple[_Known | None, list[int]]:
         """Return the known response that a conversation continues, if any, and the ids of the whole prompt.
 
         A conversation continues a response if everything up to it is as it was. Elsewhere, a response with a known
@@ -284,13 +286,11 @@ class Session:
         """
         answers = [index for index, message in enumerate(call.messages) if message["role"] == "assistant"]
         last = next((index for index in reversed(answers) if keys[index] in self._known), None)
-        sampled = {}
-        for index in answers:
-            if known := self._said.get(next_key(b"", call.messages[index])):
-                sampled[index] = known.turn.response_ids
         parent = None if last is None else self._known[keys[last]]
         begun = None if last is None or parent is None else (last, parent.ids)
-        return parent, self.serving.prompter.prompt_ids(call.messages, call.tools, sampled, begun)
+        return parent, self.serving.prompter.prompt_ids(
+            call.messages, call.tools, self._said.sampled(actor, call.messages), begun
+        )
 
     def _sampling(self, call: Call, room: int) -> Sampling:
         """Return the sampling settings of a request with room for `room` tokens."""
@@ -376,7 +376,7 @@ class Session:
         for known in (self._known, self._said, self.remembered):
             known.clear()
         trajectory, outcome = self.trajectory, self.outcome
-        if self._record and (lost := self._record.lost()):
+        if self._record and (lost := self._record.lost(len(trajectory.turns) - self._given_turns)):
             cause = f"engine: {self.fault}" if self.fault and not self._record.diverged else f"harness: {lost}"
             trajectory.failure, trajectory.ended = cause, "failed"
         elif outcome is not None and trajectory.turns:
