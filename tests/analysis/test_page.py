@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -200,7 +201,8 @@ def test_a_mistake_is_one_line(arguments, expected, capsys):
 
 def test_progress_shows_after_two_seconds_on_a_terminal_and_is_wiped(monkeypatch, capsys):
     clock = iter([0.0, 1.0, 2.5, 3.0])
-    monkeypatch.setattr("turnwise.commands.common.time.monotonic", lambda: next(clock))
+    ticking = SimpleNamespace(monotonic=lambda: next(clock))  # of this module alone: threads read the clock, too
+    monkeypatch.setattr("turnwise.commands.common.time", ticking)
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     assert list(common.progress("abc", 3, "letters")) == ["a", "b", "c"]
     assert capsys.readouterr().err == "\r2/3 letters\r3/3 letters\r\033[K"

@@ -33,8 +33,8 @@ def as_text(table: Table, width: int | None = None) -> str:
 
 
 def is_number(cell: str) -> bool:
-    """Return whether a cell begins with a number, or is empty or a dash."""
-    return cell.lstrip("+-<> ")[:1].isdigit() or cell in ("", "-")
+    """Return whether a cell begins with a number, or stands for one that there is not."""
+    return cell.lstrip("+-<> ")[:1].isdigit() or cell in ("", "-", "none")
 
 
 def shortened(text: str, length: int) -> str:

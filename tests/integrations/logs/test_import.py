@@ -85,7 +85,7 @@ def test_two_logs_are_compared_by_task(log, capsys):
     assert main(["compare", "runs/better", "--", "runs/log"]) == 0
     page = capsys.readouterr().out
     assert "1.000" in page
-    assert "0.333" in page  # of the three trajectories that have a reward
+    assert "0.250" in page  # of the two tasks, 1/2 and 0; one trajectory has no reward
 
 
 def test_scores_are_those_of_the_model_on_the_whole_conversation(log, capsys):

@@ -1,18 +1,17 @@
-"""Read and write ATIF, the Agent Trajectory Interchange Format (1.0 to 1.8), and Harbor's folders.
+"""Read ATIF, the Agent Trajectory Interchange Format (1.0 to 1.8), and Harbor's folders; `atif_write` writes it.
 
 What our fields do not hold of a document is kept as it is, so that it is written again. What ATIF has no field for is
 in `extra`, with names that begin with `turnwise.`.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, Field
 
 from turnwise.base.errors import DataError, did_you_mean
-from turnwise.base.version import __version__
 from turnwise.extensions.gateway.messages import Message
 from turnwise.integrations.logs.logged import (
     BatchNumber,
@@ -21,13 +20,10 @@ from turnwise.integrations.logs.logged import (
     as_text,
     check,
     checked_ids,
-    conversations,
-    messages_of,
 )
 from turnwise.integrations.logs.messages import read_one, read_tools
 from turnwise.integrations.logs.source import Source, Undecided
 
-VERSION = "ATIF-v1.8"
 NAME = "turnwise"
 """Names an agent in documents, if the log does not name it."""
 OURS = f"{NAME}."
@@ -36,6 +32,8 @@ OF_RESPONSE = ("reward", "valid", "truncated", "state_key", "actor", "version", 
 ROLES = {"system": "system", "user": "user", "agent": "assistant"}
 CALLS, ANSWERS = f"{OURS}tool_calls", f"{OURS}tool_call_id"
 """Calls of somebody else than the agent; which call a result answers that has none in its step."""
+WHOLE, PART = "trajectory.json", "trajectory."
+"""Name of a trial's document in a folder, and how names of further ones begin: continuations and sub-agents."""
 TOKENS = ("prompt_token_ids", "completion_token_ids", "logprobs")
 
 
@@ -48,6 +46,7 @@ class _Call(BaseModel):
 
 class _Reference(BaseModel, extra="allow"):
     trajectory_id: str | None = None
+    trajectory_path: str | None = None
 
 
 class _Result(BaseModel, extra="allow"):  # kept, to be written again
@@ -94,15 +93,19 @@ class _Document(BaseModel):
     final_metrics: dict[str, Any] | None = None
     extra: dict[str, Any] | None = None
     subagent_trajectories: list[Any] | None = None
+    continued_trajectory_ref: str | None = None
 
 
 def read_atif(source: Source) -> Iterator[Logged]:
     """Yield the trajectories of a file, or of a folder such as Harbor writes; sub-agents are part of their parent's."""
-    for where, record, result in _documents(source):
+    for where, record, result, parts in _documents(source):
         with source.record(where):
             document = check(_Document, record, where)
             tools = read_tools(document.agent.tool_definitions, where)
-            responses, after = _Reader(source, tools, where).read(record, document)
+            left_out = ["steps", *(["continued_trajectory_ref"] if parts else [])]  # its responses are read here
+            reader = _Reader(source, tools, where, parts=parts)
+            responses, after = reader.read(record, document)
+            responses += reader.rest()
             extra = document.extra or {}
             ours = {key.removeprefix(OURS): value for key, value in extra.items() if key.startswith(OURS)}
             trial = f"{result.get('trial_name') or ''}"
@@ -120,27 +123,35 @@ def read_atif(source: Source) -> Iterator[Logged]:
                 step=check(BatchNumber, ours, where).step,
                 id=document.trajectory_id or trial,
                 after=after,
-                extra={"atif": {key: value for key, value in record.items() if key != "steps"}},
+                extra={"atif": {key: value for key, value in record.items() if key not in left_out}},
             )
 
 
-def _documents(source: Source) -> Iterator[tuple[str, Any, Mapping[str, Any]]]:
-    """Yield place, document and the result that Harbor keeps next to it."""
+def _documents(source: Source) -> Iterator[tuple[str, Any, Mapping[str, Any], dict[str, Any]]]:
+    """Yield place, document, the result that Harbor keeps next to it, and further documents that are parts of it."""
     if not source.path.is_dir():
-        yield from ((where, record, {}) for where, record in source.records())
+        yield from ((where, record, {}, {}) for where, record in source.records())
         return
     documents = sorted(source.path.rglob("trajectory*.json"))
     if not documents:
         raise DataError(
             f"{source.path} has no files named trajectory*.json, as a folder of ATIF has; name a file of another format"
         )
+    whole = {path.parent for path in documents if path.name == WHOLE}
     for path in documents:
+        if path.parent in whole and path.name != WHOLE and path.name.startswith(PART):
+            continue
+        parts: dict[str, Any] = {}
+        for part in sorted(path.parent.glob(f"{PART}*.json")) if path.name == WHOLE else ():
+            if part.name != WHOLE:
+                with source.record(str(part)):
+                    parts[part.name] = _loaded(part)
         result = next(
             (each for each in (path.parent / "result.json", path.parent.parent / "result.json") if each.is_file()), None
         )
         with source.record(str(path)):
             value, outcome = _loaded(path), _loaded(result) if result else {}
-            yield str(path), value, outcome if isinstance(outcome, dict) else {}
+            yield str(path), value, outcome if isinstance(outcome, dict) else {}, parts
 
 
 def _loaded(path: Path) -> Any:
@@ -176,16 +187,32 @@ def _reward(
     return next(iter(rewards.values())) if rewards else None
 
 
+def _file(path: str | None) -> str:
+    """Return the name of the file that a reference names."""
+    return Path(path or "").name
+
+
 def _exception(result: Mapping[str, Any]) -> str:
     error = result.get("exception_info")
     return str(error.get("exception_message") or error.get("exception_type") or "") if isinstance(error, dict) else ""
 
 
 class _Reader:
-    """Read the steps of a document, with those of its sub-agents where they are referred to."""
+    """Read the steps of a document, with those of its sub-agents where they are referred to.
 
-    def __init__(self, source: Source, tools: list[Any], where: str, actor: str = ""):
+    Args:
+        source: The log.
+        tools: Tools of the agent.
+        where: Place of the document.
+        actor: Name of the agent, if it is a sub-agent.
+        parts: Further documents of the trajectory by the names of their files; those that are read are removed.
+    """
+
+    def __init__(
+        self, source: Source, tools: list[Any], where: str, actor: str = "", parts: dict[str, Any] | None = None
+    ):
         self.source, self.tools, self.where, self.actor = source, tools, where, actor
+        self.parts = {} if parts is None else parts
 
     def read(self, record: dict[str, Any], document: _Document) -> tuple[list[Response], list[Message]]:
         messages: list[Message] = []
@@ -209,18 +236,38 @@ class _Reader:
                 for reference in references if isinstance(references, list) else [references]:
                     if (name := str(reference.trajectory_id)) in subs:
                         responses += self._sub(subs.pop(name), name)
+                    elif (name := _file(reference.trajectory_path)) in self.parts:
+                        responses += self._sub(self.parts.pop(name), name)
         for name, sub in subs.items():
             responses += self._sub(sub, name)
+        if (name := _file(document.continued_trajectory_ref)) in self.parts:
+            more, after = self._continued(name)
+            return [*responses, *more], after
         if any("turn" in response.extra for response in responses):
             responses.sort(key=lambda response: response.extra.get("turn", 0))
         return responses, messages[end:]
+
+    def rest(self) -> list[Response]:
+        """Return the responses of the parts that no document refers to."""
+        responses = []
+        while self.parts:
+            name = min(self.parts)
+            responses += self._continued(name)[0] if ".cont-" in name else self._sub(self.parts.pop(name), name)
+        return responses
+
+    def _continued(self, name: str) -> tuple[list[Response], list[Message]]:
+        """Read the document that goes on after this one, with another history."""
+        record, where = self.parts.pop(name), f"{self.where}: {name}"
+        document = check(_Document, record, where)
+        tools = read_tools(document.agent.tool_definitions, where)
+        return _Reader(self.source, tools, where, self.actor, self.parts).read(record, document)
 
     def _sub(self, record: Any, name: str) -> list[Response]:
         where = f"{self.where}: sub-agent {name}"
         document = check(_Document, record, where)
         tools = read_tools(document.agent.tool_definitions, where)
         actor = document.agent.name if document.agent.name != NAME else ""
-        responses, _ = _Reader(self.source, tools, where, actor).read(record, document)
+        responses, _ = _Reader(self.source, tools, where, actor, self.parts).read(record, document)
         return responses
 
     def _message(self, step: _Step, given: dict[str, Any], place: str) -> tuple[Message, bool]:
@@ -275,107 +322,3 @@ class _Reader:
         said = {"role": role, "content": result.content, "tool_call_id": result.source_call_id or extra.get(ANSWERS)}
         (message,) = read_one(said, place, "observation", self.source)
         return {**message, "extra": {"atif": result.model_dump(exclude_unset=True), "observed": True}}
-
-
-def write_atif(logged: Sequence[Logged], method: str) -> Iterator[dict[str, Any]]:
-    """Yield a document per trajectory; conversations after the first are those of sub-agents."""
-    for each in logged:
-        kept = dict(each.extra.get("atif", {}))
-        parts = conversations(each)
-        turn = {id(response): number for number, response in enumerate(each.responses)}
-        numbered = turn if len(parts) > 1 else {}
-        extra = {key: value for key, value in (kept.get("extra") or {}).items() if not key.startswith(OURS)}
-        own: dict[str, Any] = {"task": each.task, "group": each.group, "step": each.step, "failure": each.failure}
-        if each.outcome:
-            own |= {"reward": each.outcome.reward, "success": each.outcome.success, "info": each.outcome.info}
-        own |= {"return": each.total, "truncated": each.truncated or None, "method": method or None}
-        extra |= {f"{OURS}{key}": value for key, value in own.items() if value not in (None, "", {})}
-        document: dict[str, Any] = {
-            "schema_version": VERSION,
-            "trajectory_id": each.id or None,
-            "agent": _agent(each, parts[0] if parts else []),
-            **kept,
-            "steps": _steps(parts[0], each.after, numbered, method) if parts else _steps([], each.after, {}, method),
-            "extra": extra,
-        }
-        if len(parts) > 1 and not kept.get("subagent_trajectories"):
-            document["subagent_trajectories"] = [
-                {
-                    "schema_version": VERSION,
-                    "trajectory_id": f"{each.id or 'trajectory'}-{number}",
-                    "agent": _agent(each, part, part[0].actor),
-                    "steps": _steps(part, [], numbered, method),
-                }
-                for number, part in enumerate(parts[1:], start=1)
-            ]
-        yield {key: value for key, value in document.items() if value is not None}
-
-
-def _agent(each: Logged, part: Sequence[Response], name: str = "") -> dict[str, Any]:
-    agent = {"name": name or NAME, "version": __version__, "model_name": each.model}
-    return {key: value for key, value in agent.items() if value} | (
-        {"tool_definitions": part[0].tools} if part and part[0].tools else {}
-    )
-
-
-def _steps(part: Sequence[Response], after: Sequence[Message], turn: Mapping[int, int], method: str) -> list[Any]:
-    messages = [*messages_of(part), *after] if part else list(after)
-    said = {len(response.history): response for response in part}
-    steps: list[dict[str, Any]] = []
-    for place, message in enumerate(messages):
-        extra = message.get("extra", {})
-        answers = message["role"] == "tool" or extra.get("observed")
-        if answers and steps and steps[-1]["source"] != "user":
-            result = dict(extra.get("atif") or {"content": message["content"]})
-            known = {call["tool_call_id"] for call in steps[-1].get("tool_calls") or ()}
-            if (identity := message.get("tool_call_id")) in known:
-                result["source_call_id"] = identity
-            elif message["role"] == "tool" and (identity or not known):
-                result["extra"] = {**(result.get("extra") or {}), ANSWERS: identity or ""}
-            steps[-1].setdefault("observation", {"results": []})["results"].append(result)
-        else:
-            steps.append({"step_id": len(steps) + 1, **_step(message, said.get(place), turn, method)})
-    return steps
-
-
-def _step(message: Message, response: Response | None, turn: Mapping[int, int], method: str) -> dict[str, Any]:
-    role = message["role"]
-    source = {"assistant": "agent", "tool": "user"}.get(role, role)
-    step = {"source": source, "message": message["content"], **message.get("extra", {}).get("atif", {})}
-    if "reasoning_content" in message:
-        step["reasoning_content"] = message["reasoning_content"]
-    calls = message.get("tool_calls")
-    if calls and source != "agent":
-        return {**step, "extra": {**(step.get("extra") or {}), CALLS: calls}}
-    if role == "tool":
-        step["extra"] = {**(step.get("extra") or {}), ANSWERS: message.get("tool_call_id") or ""}
-    if calls and "tool_calls" not in step:
-        step["tool_calls"] = [
-            {
-                "tool_call_id": call.get("id") or f"call-{number}",
-                "function_name": call["function"]["name"],
-                "arguments": _arguments(call["function"]["arguments"]),
-            }
-            for number, call in enumerate(calls)
-        ]
-    if response is None:
-        return step | ({"is_copied_context": True} if source == "agent" and "llm_call_count" not in step else {})
-    if response.response_ids:
-        metrics = {"prompt_tokens": len(response.prompt_ids) or None, "completion_tokens": len(response.response_ids)}
-        values = (response.prompt_ids, response.response_ids, response.logprobs)
-        metrics |= step.get("metrics") or {}
-        metrics |= dict(zip(TOKENS, values, strict=True))
-        step["metrics"] = {key: value for key, value in metrics.items() if value not in (None, [])}
-    own = {name: getattr(response, name) for name in OF_RESPONSE}
-    own["valid"] = None if response.valid else False
-    own = {key: value for key, value in own.items() if (value is False and key == "valid") or value}
-    own |= {"turn": turn[id(response)]} if id(response) in turn else {}
-    if response.advantage is not None:
-        own |= {"advantage": response.advantage, "method": method}
-    extra = {**(step.get("extra") or {}), **{f"{OURS}{key}": value for key, value in own.items()}}
-    return step | ({"extra": extra} if extra else {})
-
-
-def _arguments(arguments: Any) -> dict[str, Any]:
-    """Return arguments as the object that ATIF asks for; a model may have written another value."""
-    return arguments if isinstance(arguments, dict) else {"value": arguments}

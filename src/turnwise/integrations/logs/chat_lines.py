@@ -6,8 +6,10 @@ from typing import Any
 from pydantic import AliasChoices, BaseModel, Field
 
 from turnwise.integrations.logs.logged import (
+    CONTRADICTING,
     BatchNumber,
     Logged,
+    Names,
     Response,
     as_text,
     check,
@@ -47,13 +49,15 @@ class _Own(BaseModel):
 
 
 def read_chat_lines(source: Source) -> Iterator[Logged]:
-    """Yield the trajectories of a file. Other keys of a line are ignored; lines of a step's `trajectory` are one."""
+    """Yield the trajectories of a file. Other keys of a line are ignored; lines of a task's `trajectory` are one."""
     found: dict[Any, Logged] = {}
+    names = Names()
     lines: dict[Any, list[Any]] = {}
     for where, record in source.records():
         with source.record(where):
             read = _logged(record, where, source)
-            key = (read.step, read.id) if read.id else where
+            facts = {"step": read.step, "task": read.task, "group": read.group}
+            key = (read.id, names.number(read.id, facts)) if read.id else where
             first = found.setdefault(key, read)
             if first is read:
                 lines[key] = [record] if read.id else []
@@ -62,7 +66,9 @@ def read_chat_lines(source: Source) -> Iterator[Logged]:
             else:
                 lines[key].append(record)
                 first.responses += read.responses
-                first.outcome, first.failure = first.outcome or read.outcome, first.failure or read.failure
+                if first.outcome and read.outcome and first.outcome.reward != read.outcome.reward:
+                    source.lack(CONTRADICTING)
+                first.outcome, first.failure = read.outcome or first.outcome, first.failure or read.failure
                 first.truncated, first.after = first.truncated or read.truncated, read.after
     yield from found.values()
 
@@ -76,7 +82,7 @@ def _logged(record: Any, where: str, source: Source) -> Logged:
         messages += read
         own += [check(_Own, message, f"{where}: messages[{number}]")] * sum(m["role"] == "assistant" for m in read)
     responses = read_responses(messages, read_tools(line.tools, where), where=where)
-    failure = None if line.failure is None else str(line.failure)
+    failure = None if line.failure in (None, False) else str(line.failure)
     for response, fields in zip(responses, own, strict=True):
         if fields.reward is not None:
             outcome = source.outcome(fields.reward, None, None, where)

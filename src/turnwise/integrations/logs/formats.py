@@ -11,7 +11,8 @@ from turnwise.base.errors import ConfigError, DataError, did_you_mean
 from turnwise.environments.plain import sound
 from turnwise.extensions.gateway.messages import short
 from turnwise.integrations.logs import tuning
-from turnwise.integrations.logs.atif import read_atif, write_atif
+from turnwise.integrations.logs.atif import read_atif
+from turnwise.integrations.logs.atif_write import write_atif
 from turnwise.integrations.logs.chat_lines import read_chat_lines, write_chat_lines
 from turnwise.integrations.logs.inspect_logs import read_inspect
 from turnwise.integrations.logs.logged import Logged

@@ -34,6 +34,31 @@ EXPECTED = {
 """What a value of another type should have been, by pydantic's name of the error."""
 
 
+CONTRADICTING = "records that give their trajectory another reward than an earlier one: the last one counts"
+
+
+class Names:
+    """Tell trajectories apart whose name is used again, such as a number that begins anew with each task."""
+
+    def __init__(self) -> None:
+        self._facts: dict[str, list[dict[str, Any]]] = {}
+
+    def number(self, name: str, facts: Mapping[str, Any]) -> int:
+        """Return which trajectory of a name a record belongs to: the latest one that it does not contradict.
+
+        Args:
+            name: Name of the trajectory in the log.
+            facts: Task, group and batch of the record; empty ones are not known.
+        """
+        given, known = {key: value for key, value in facts.items() if value not in (None, "")}, self._facts
+        for number, earlier in reversed([*enumerate(known.setdefault(name, []))]):
+            if all(earlier.get(key, value) == value for key, value in given.items()):
+                earlier.update(given)
+                return number
+        known[name].append(given)
+        return len(known[name]) - 1
+
+
 class BatchNumber(BaseModel, strict=True):
     """The number of a batch; texts and booleans are none."""
 
@@ -185,8 +210,11 @@ def read_outcome(reward: Any, success: Any, info: Any, where: str) -> Outcome | 
     if reward is None and success is None:
         return None
     reward = float(bool(success)) if reward is None else reward
+    kept = {} if not isinstance(info, dict) else {name: value for name, value in info.items() if name != "score"}
+    if isinstance(info, dict) and isinstance(score := info.get("score"), int | float) and math.isfinite(score):
+        kept["score"] = score  # only a number means the same to us
     try:
-        return as_outcome({"reward": reward, "success": success, "info": info if isinstance(info, dict) else {}})
+        return as_outcome({"reward": reward, "success": success, "info": kept})
     except EnvironmentFault as fault:
         said = str(fault).replace("the harness gave", "found").replace("the environment answered with", "found")
         raise DataError(f"{where}: {said}") from None

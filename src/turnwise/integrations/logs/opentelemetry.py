@@ -7,7 +7,7 @@ logs; `turnwise.integrations.logs.conventions` reads other conventions.
 import datetime
 import itertools
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from turnwise.base.errors import DataError
 from turnwise.extensions.gateway.messages import Message, short
 from turnwise.integrations.logs.conventions import current
-from turnwise.integrations.logs.logged import Logged, Response, as_text, check
+from turnwise.integrations.logs.logged import CONTRADICTING, Logged, Names, Response, as_text, check
 from turnwise.integrations.logs.messages import read_history, read_one, read_tools
 from turnwise.integrations.logs.source import Source, Undecided
 
@@ -100,9 +100,15 @@ def read_opentelemetry(source: Source) -> Iterator[Logged]:
             if conversation := span.attributes.get("gen_ai.conversation.id"):
                 conversations.setdefault(span.trace, str(conversation))
     together: dict[str, list[_Span]] = defaultdict(list)
+    names = Names()
     for trace, members in spans.items():
+        by_name: dict[str, list[_Span]] = defaultdict(list)
         for span in members:
-            together[str(span.attributes.get("gen_ai.conversation.id") or conversations.get(trace, trace))].append(span)
+            by_name[str(span.attributes.get("gen_ai.conversation.id") or conversations.get(trace, trace))].append(span)
+        for name, own in by_name.items():
+            said = {key: value for span in reversed(own) for key, value in span.attributes.items()}
+            number = names.number(name, {key: said.get(key) for key in (TASK, GROUP)})
+            together[f"{name} ({number + 1})" if number else name] += own
     every = [span for members in spans.values() for span in members]
     if every and not source.left_out and not any(span.is_call or REWARD in span.attributes for span in every):
         operations = sorted({short(span.attributes.get("gen_ai.operation.name")) for span in every})
@@ -225,6 +231,8 @@ def _trajectory(name: str, spans: list[_Span], source: Source) -> Logged:
     if reward is None and REWARD not in facts and len(scores) > 1:
         raise Undecided(f"{where}: the trajectory {name} has the evaluations {', '.join(scores)}; choose with --reward")
     value = facts.get(reward, scores.get(reward)) if reward else facts.get(REWARD, next(iter(scores.values()), None))
+    given = [span.attributes[reward or REWARD] for span in spans if (reward or REWARD) in span.attributes]
+    source.lack(CONTRADICTING, sum(one != other for one, other in itertools.pairwise(given)))
     return Logged(
         where,
         [response for span in calls for response in _responses(span, source)],
@@ -300,13 +308,16 @@ def _json(span: _Span, name: str) -> list[Any]:
 
 def write_opentelemetry(logged: Sequence[Logged], method: str) -> Iterator[dict[str, Any]]:
     """Yield an export per trajectory, a span per response."""
+    names: Counter[str] = Counter()
     for number, each in enumerate(logged):
-        spans = []
+        spans, name = [], each.id or each.where
+        names[name] += 1  # batches may have trajectories of the same name, and spans have no batch
+        name += f" ({names[name]})" * (names[name] > 1)
         for place, response in enumerate(each.responses):
             own: dict[str, Any] = {
                 "gen_ai.operation.name": "chat",
                 "gen_ai.request.model": each.model,
-                "gen_ai.conversation.id": each.id or each.where,
+                "gen_ai.conversation.id": name,
                 "gen_ai.agent.name": response.actor,
                 "gen_ai.input.messages": json.dumps([_parts(message) for message in response.history]),
                 "gen_ai.output.messages": json.dumps(

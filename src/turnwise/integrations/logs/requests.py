@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from turnwise.base.errors import DataError
 from turnwise.environments.tool_calls import without_reasoning
 from turnwise.extensions.gateway.messages import Message, history_keys, short
-from turnwise.integrations.logs.logged import BatchNumber, Logged, Response, as_text, check
+from turnwise.integrations.logs.logged import CONTRADICTING, BatchNumber, Logged, Names, Response, as_text, check
 from turnwise.integrations.logs.messages import read_history, read_items, read_one, read_tools
 from turnwise.integrations.logs.source import Source
 
@@ -45,7 +45,7 @@ def read_requests(source: Source) -> Iterator[Logged]:
     ends: dict[bytes, str] = {}  # the trajectory of a conversation
     answers: dict[str, list[Message]] = {}  # conversations by the id of their last answer
     calls: dict[bytes, str] = {}  # the trajectory of each call that has an id
-    rewarded = False
+    rewarded, names = False, Names()
     for where, record in source.records():
         with source.record(where):
             pair = check(_Pair, record, where)
@@ -58,6 +58,8 @@ def read_requests(source: Source) -> Iterator[Logged]:
             tools = read_tools(request.get("tools"), f"{where}: request")
             history = _history(request, answers, f"{where}: request", source)
             name = next((as_text(facts[key]) for key in TOGETHER if facts.get(key) is not None), "")
+            if name and (number := names.number(name, {key: facts.get(key) for key in ("step", "task", "group")})):
+                name = f"{name} ({number + 1})"
             keys = _keys(history)
             name = name or next((ends[key] for key in reversed(keys) if key in ends), where)
             failure, message, reason = _failure(pair.response, answer), {}, None
@@ -69,8 +71,9 @@ def read_requests(source: Source) -> Iterator[Logged]:
                 calls[call] = name
             each = found.setdefault(name, _Trajectory(where, [], {}))
             each.facts |= {key: facts[key] for key in OF_TRAJECTORY if facts.get(key) is not None}
-            if facts.get(source.reward or "reward") is not None:
-                each.facts["reward"], rewarded = facts[source.reward or "reward"], True
+            if (reward := facts.get(source.reward or "reward")) is not None:
+                source.lack(CONTRADICTING, each.facts.get("reward", reward) != reward)
+                each.facts["reward"], rewarded = reward, True
             if repeated:
                 continue
             each.failure = failure

@@ -33,6 +33,7 @@ class Source:
     Attributes:
         left_out: What was wrong with each record that was left out.
         unrewarded: What was wrong with each reward that does not count.
+        unsaid: Rewards of trajectories whose log does not say whether they succeeded.
         lacks: What of the messages is not kept, with its number.
         repeated: Number of trajectories that were there before.
     """
@@ -41,6 +42,7 @@ class Source:
         self.path, self.reward, self._other = path, reward, other
         self.left_out: list[str] = []
         self.unrewarded: list[str] = []
+        self.unsaid: list[float] = []
         self.lacks: Counter[str] = Counter()
         self.repeated = 0
 
@@ -63,7 +65,10 @@ class Source:
     def outcome(self, reward: Any, success: Any, info: Any, where: str) -> Outcome | None:
         """Read how a trajectory ended; None if the log does not say it, or says what is no reward."""
         try:
-            return read_outcome(reward, success, info, where)
+            found = read_outcome(reward, success, info, where)
+            if found and success is None:
+                self.unsaid.append(found.reward)
+            return found
         except DataError as error:
             self.unrewarded.append(str(error))
             return None

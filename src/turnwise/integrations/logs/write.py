@@ -153,6 +153,9 @@ def not_kept(source: Source) -> Iterator[str]:
         if found:
             named = "; ".join(dict.fromkeys(found[:NAMED]))
             yield f"{len(found)} {what}: {named}" + (f"; and {len(found) - NAMED} more" if len(found) > NAMED else "")
+    if len(set(source.unsaid)) > 2:
+        more = sum(reward > 0 for reward in source.unsaid)
+        yield f"the success of {len(source.unsaid)} trajectories: a positive reward, as {more} have, counts as success"
     if source.repeated:
         yield f"{source.repeated} that were there before, and count once"
     yield from (f"{number} {what}" for what, number in sorted(source.lacks.items()) if number)

@@ -137,10 +137,14 @@ def find_runs(paths: Iterable[Path]) -> list[RunLog]:
     return found
 
 
+MEAN: Episode = ("", 0, 0)
+"""A pseudo-episode, with the mean of those that are not recorded."""
+
+
 def outcomes(run: RunLog, step: int, panel: str | None) -> dict[Episode, Mapping[str, Any]]:
     """Load the episodes of a run, or one pseudo-episode with their mean if only this was recorded."""
     if panel is None and not run.episodes_path(step).exists():
-        return {("", 0, 0): {"success": run.success(step), "task_type": None}}
+        return {MEAN: {"success": run.success(step), "task_type": None}}
     return run.episodes(step, panel)
 
 

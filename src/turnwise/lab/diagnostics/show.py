@@ -112,7 +112,7 @@ def _how(c: RunComparison) -> Page:
     """Describe how the numbers were computed."""
     lines = [
         "Success is the mean over held-out episodes of a run's last evaluation, or of the step asked for; of a pair, "
-        "over the episodes that both completed.",
+        "over the episodes that both completed; of logs, over the tasks, each with the mean of its attempts.",
         f"Intervals are 95 %, over {c.unit.split(',')[0]}; each end is the outer of a stratified bootstrap's "
         "(corrected for few runs) and Student's; that of P(A beats B) is Wilson's, unpaired the outer of it and of a "
         "bootstrap. With several comparisons on one page each has its own 5 %.",
