@@ -14,9 +14,11 @@ import turnwise as tw
 from turnwise.base.errors import ConfigError
 from turnwise.config.methods import values_unfinished
 from turnwise.credit.methods.build import build_method
+from turnwise.engines.base import Generation
 from turnwise.extensions.played import take as play_take
 from turnwise.extensions.step_budget.line import Line
 from turnwise.rollout.flight import Learned
+from turnwise.rollout.metrics import shares_of_turns
 from turnwise.rollout.trajectory import Trajectory, Turn
 from turnwise.train import loop
 from turnwise.train.checkpoint import latest_checkpoint, load_checkpoint
@@ -231,3 +233,21 @@ def test_a_failed_trajectory_is_told_once():
     assert play_take.PlayedTokens()._window(flight, 0, POLICY.format, told) == failed
     assert play_take.PlayedTokens()._window(flight, 0, POLICY.format, told) is None
     assert told == [(5, failed)]
+
+
+def test_shares_of_responses_count_no_piece_of_one():
+    """Of an invalid response that two steps cut, the last piece counts; one that goes on does not."""
+    turn = Turn("o", None, [1], [2, 3, 4, 5, 6], [-1.0] * 5, "r", True, valid=False)
+    pieces = play_take.cut([turn], [2, 4], [0] * 5, POLICY.format)
+    assert [(piece.extras.get("whole", True), piece.valid, piece.truncated) for piece in pieces] == [
+        (False, True, False),
+        (False, True, False),
+        (True, False, True),
+    ]
+    whole = [piece for piece in pieces if piece.extras.get("whole", True)]
+    assert shares_of_turns(whole) == {"invalid_frac": 1.0, "truncated_frac": 1.0}
+    line = SimpleNamespace(open=Generation([2, 3], [-1.0] * 2, False), prompt=[1])
+    into = Trajectory(0, "", [Turn("o", None, [1], [], [], "", False)])
+    (waiting,) = play_take._turns(into, line, POLICY.format)  # pyright: ignore[reportArgumentType]
+    assert waiting.extras["whole"] is False
+    assert "whole" not in into.turns[0].extras

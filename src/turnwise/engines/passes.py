@@ -22,6 +22,7 @@ from turnwise.engines.rows import Rows
 from turnwise.models import attention
 from turnwise.models.below import noting
 from turnwise.models.caches import CACHE
+from turnwise.models.logits import logit_factor
 from turnwise.models.needed import reading
 
 SEEN = 2
@@ -178,7 +179,8 @@ class Passes:
         output_layer = model.get_output_embeddings()
         assert output_layer is not None
         states = hidden[last[0], last[1]]
-        return output_layer(states), states
+        logits, factor = output_layer(states), logit_factor(model)
+        return logits if factor == 1.0 else logits * factor, states
 
     def _repeat(self, model: PreTrainedModel, shape: _Shape, feed: Feed) -> tuple[torch.Tensor, torch.Tensor]:
         """Compute a pass of a shape at its fixed addresses; the first time, capture it too."""

@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from turnwise.base.errors import ConfigError, DataError
 from turnwise.models.adapters import base_of_roles, load_roles, roles_of, save_adapters, use_adapter
 from turnwise.models.format import Format
+from turnwise.models.logits import find_logit_factor
 from turnwise.models.remote import RemoteModel, load_remote
 from turnwise.models.settings import ModelConfig
 
@@ -93,6 +94,9 @@ def _base_of(folder: Path) -> str:
 def load_model(name: str) -> PreTrainedModel:
     """Load a causal LM in float32 with SDPA attention, with its adapters if the folder holds some.
 
+    Raises:
+        ConfigError: Its logits are not those of its output layer, nor a multiple.
+
     Dropout is off: with it, probabilities in the update would differ from those sampled from. Weights are copied out of
     the file that they are mapped from: at its alignment, sums round differently from those of the saved weights.
     """
@@ -103,6 +107,7 @@ def load_model(name: str) -> PreTrainedModel:
         rates = [key for key, value in vars(module).items() if isinstance(value, float) and "dropout" in key]
         for key in [*rates, *(["p"] if isinstance(module, torch.nn.Dropout) else [])]:
             setattr(module, key, 0.0)
+    find_logit_factor(model, name)
     return model
 
 

@@ -77,13 +77,13 @@ class KLTerm(Stateless):
         """Fix the weights of the tokens."""
         settings = self._settings
         reference_T = as_tensor(step.column("ref_logprob_T", self.name))
-        weight_T = as_tensor(step.weights(settings.aggregate))
+        weight_T, share_T = as_tensor(step.weights(settings.aggregate)), as_tensor(step.shares(settings.aggregate))
 
         def loss(given: Pass) -> tuple[torch.Tensor, dict[str, float]]:
             reference = given.here(reference_T)
             kl_T = kl_penalty(given.logprob, reference, settings.estimator, bounds=settings.log_ratio)
-            kl = (given.here(weight_T) * kl_T).sum()
-            return settings.kl * kl, {"kl_reference": kl.item()}
+            mean = (given.here(share_T) * kl_T.detach()).sum().item()
+            return settings.kl * (given.here(weight_T) * kl_T).sum(), {"kl_reference": mean}
 
         return TermLoss(loss, np.ones(step.batch.num_trajectories, dtype=bool))
 
@@ -99,5 +99,5 @@ def reward_of_kl(
     """
     old, reference = (torch.tensor(column) for column in (old_logprob_T, step.column("ref_logprob_T", "policy")))
     kl_T = kl_penalty(old, reference, settings.estimator, bounds=settings.log_ratio).numpy()
-    mean = float((step.weights(settings.aggregate) * kl_T).sum() / step.mini_batches)
+    mean = float((step.shares(settings.aggregate) * kl_T).sum() / step.mini_batches)
     return -settings.kl * kl_T, {"kl_reference": mean}

@@ -99,6 +99,7 @@ def policy_loss(
     advantage: Float[torch.Tensor, " T"],
     weight: Float[torch.Tensor, " T"],
     *,
+    share: Float[torch.Tensor, " T"] | None = None,
     clip: Clip = "ppo",
     clip_low: float | Float[torch.Tensor, " T"] = 0.2,
     clip_high: float | Float[torch.Tensor, " T"] = 0.2,
@@ -124,6 +125,7 @@ def policy_loss(
         old_logprob: `[tokens]` log-probability under the weights at the start of the step (nats).
         advantage: `[tokens]` advantage of the token's response.
         weight: `[tokens]` global weights from `token_weights`.
+        share: `[tokens]` weights of the metrics; default: those of the loss.
         clip: Treatment of ratios far from 1, see above.
         clip_low: Clip width below 1, scalar or `[tokens]`; from 1 on there is no lower bound.
         clip_high: Clip width above 1, of the same shape; larger than `clip_low` is DAPO's clip-higher.
@@ -166,7 +168,8 @@ def policy_loss(
         objective = objective - penalty * _beyond_rounding(log_ratio).abs()
     loss, missing = -(weight * objective).sum(), -(weight * binds * free).sum()
     with torch.no_grad():
-        return PolicyLoss(loss, float((weight * binds).sum()), float(-(weight * log_ratio).sum()), missing)
+        share = weight if share is None else share
+        return PolicyLoss(loss, float((share * binds).sum()), float(-(share * log_ratio).sum()), missing)
 
 
 def bounded_log_ratio(log_ratio: Float[torch.Tensor, " T"], bounds: LogRatio) -> Float[torch.Tensor, " T"]:

@@ -6,6 +6,7 @@ through them, equal those of the separate sequences.
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +14,9 @@ from transformers import PreTrainedModel
 
 from turnwise.models import attention
 from turnwise.models.attention import Path
+
+CLOSE = 1e-3
+"""Largest relative difference between hidden states that are the same but for rounding."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +86,26 @@ def can_pack(model: PreTrainedModel) -> bool:
     config = model.config.get_text_config()
     kinds = getattr(config, "layer_types", None)
     whole = all(kind == "full_attention" for kind in kinds) if kinds else not getattr(config, "sliding_window", None)
-    return whole and config._attn_implementation in ("sdpa", attention.NAME)
+    return whole and config._attn_implementation in ("sdpa", attention.NAME) and _follows_paths(model)
+
+
+@torch.no_grad()
+def _follows_paths(model: Any) -> bool:
+    """Return whether the layers of a model get the paths of a packed row; some drop what they do not know.
+
+    Tried once per model: the two sequences of a small tree, packed and apart.
+    """
+    if not hasattr(model, "_turnwise_follows_paths"):
+        token_ids = [np.array(ids) % model.config.get_text_config().vocab_size for ids in ([1, 2, 3, 4], [1, 2, 5, 6])]
+        packed = pack(token_ids, np.zeros(2, dtype=np.int64))
+        with torch.autocast(model.device.type, enabled=False):
+            together = packed_hidden(model, packed)[0]
+            ids = torch.from_numpy(np.stack(token_ids)).to(model.device)
+            apart = model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
+        found = torch.stack([together[torch.from_numpy(places)] for places in packed.places])
+        differs = (found - apart).abs().max()
+        model._turnwise_follows_paths = bool(differs <= CLOSE * apart.abs().max())
+    return model._turnwise_follows_paths
 
 
 def packed_hidden(model: PreTrainedModel, packed: Packed) -> torch.Tensor:

@@ -55,6 +55,7 @@ class PolicyTerm:
             "old_logprob": old_logprob_T,
             "advantage": advantage_T,
             "weight": weight_T,
+            "share": step.shares(settings.aggregate),
             "clip_low": credit.clip_low_T,
             "clip_high": credit.clip_high_T,
             "tilt": credit.tilt_T,
@@ -65,7 +66,6 @@ class PolicyTerm:
         if spans is not None:
             policy_T["span"] = torch.tensor(spans.ids)
         stake_T = np.abs(advantage_T) if credit.penalty_T is None else np.abs(advantage_T) + credit.penalty_T
-        plain_T = as_tensor(step.weights(settings.aggregate))
 
         def loss(given: Pass, missing: bool = False) -> tuple[torch.Tensor, dict[str, float]]:
             options: dict[str, Any] = {"clip_low": settings.clip_low, "clip_high": settings.clip_high}
@@ -74,7 +74,7 @@ class PolicyTerm:
             result = policy_loss(given.logprob, clip=settings.clip, **how, **options)
             moved = (given.logprob.detach() - options["old_logprob"]).abs()
             loss_metrics = {"clipped_frac": result.clipped, "kl_old": result.kl}
-            loss_metrics["log_ratio_abs"] = (moved * given.here(plain_T)).sum().item()
+            loss_metrics["log_ratio_abs"] = (moved * options["share"]).sum().item()
             return result.missing if missing else result.loss, loss_metrics
 
         missing = functools.partial(loss, missing=True) if settings.clip_correction else None

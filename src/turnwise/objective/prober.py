@@ -22,6 +22,7 @@ from turnwise.engines.base import Engine, Sampling
 from turnwise.models.attention import additive
 from turnwise.models.caches import CACHE
 from turnwise.models.format import Format
+from turnwise.models.logits import logit_factor
 from turnwise.models.policy import Policy, autocast
 from turnwise.models.settings import ModelConfig
 from turnwise.objective.contexts import Computed, Contexts
@@ -121,7 +122,8 @@ class Prober:
                 hidden = torch.cat([context.hidden, output.last_hidden_state], 1)
                 at = np.concatenate([each.reads(row, begin) for row, each in enumerate(part)], 1)
                 row_T, column_T, target_T = torch.from_numpy(at).to(model.device)
-                found = chunked_logprobs(hidden[row_T, column_T], output_layer, target_T, self.temperature)
+                divisor = self.temperature / logit_factor(model)
+                found = chunked_logprobs(hidden[row_T, column_T], output_layer, target_T, divisor)
             numbers = [number for each in part for number in each.numbers]
             where = np.concatenate([np.arange(*tokens.offsets[[n, n + 1]]) for n in numbers])
             logprob_T[where], entropy_T[where] = (each.cpu().numpy() for each in found)

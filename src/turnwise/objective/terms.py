@@ -70,6 +70,11 @@ class StepView:
         )
         return weight_T * self.mini_batches
 
+    def shares(self, aggregate: Aggregate) -> Float[np.ndarray, " T"]:
+        """Compute each token's weight in a metric: as in the loss, but so that those of a mini-batch sum to about 1."""
+        weight_T = self.weights(aggregate)
+        return weight_T * (self.mini_batches / max(weight_T.sum(), 1e-30))
+
 
 @dataclasses.dataclass(frozen=True)
 class Pass:

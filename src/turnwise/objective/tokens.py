@@ -20,6 +20,7 @@ from turnwise.base.errors import BatchError
 from turnwise.credit.segments import Segments, components
 from turnwise.models.adapters import roles_of, use_adapter
 from turnwise.models.below import Below, kept_states, noting
+from turnwise.models.logits import logit_factor
 from turnwise.models.needed import reading
 from turnwise.models.remote import RemoteModel
 from turnwise.objective.contexts import Contexts
@@ -318,7 +319,8 @@ def _logprobs(
     rows, columns, before = states.rows, states.columns, states.before
     if states.distinct is not None:
         rows, columns, before = (part[states.distinct[0]] for part in (rows, columns, before))
-    result = chunked_logprobs(states.hidden[rows, before], output_layer, ids[rows, columns], temperature, chunk_tokens)
+    divisor = temperature / logit_factor(model)
+    result = chunked_logprobs(states.hidden[rows, before], output_layer, ids[rows, columns], divisor, chunk_tokens)
     if states.distinct is None:
         return result
     logprob, entropy = (values[states.distinct[1]] for values in result)  # every path gets those of a shared turn

@@ -212,7 +212,8 @@ class ValueTerm:
                 if clip is not None:
                     near = old + (value - old).clamp(-clip, clip)
                     bounded = (near - target) ** 2
-                    clipped += float((weight * (bounded > error)).sum())
+                    binds = (bounded > error) & ((value - old).abs() > clip)  # else the difference is rounding
+                    clipped += float((weight * binds).sum())
                     error = torch.maximum(error, bounded)
                 total = total + 0.5 * (weight * error).sum()
             loss_metrics = {"value_loss": total.item()}

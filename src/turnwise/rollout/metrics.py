@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from turnwise.rollout.replays import is_diverged
-from turnwise.rollout.trajectory import Trajectory, distinct_turns
+from turnwise.rollout.trajectory import Trajectory, Turn, distinct_turns
 
 CUT = "turn_budget"
 """Key of `info` with the limit, below the environment's, at which a trajectory was truncated."""
@@ -43,8 +43,7 @@ def rollout_metrics(
         "success": mean([trajectory.success for trajectory in usable]),
         "reward": mean([trajectory.reward for trajectory in usable]),
         "turns": mean([len(trajectory.turns) for trajectory in usable]),
-        "invalid_frac": mean([not turn.valid for turn in turns]),
-        "truncated_frac": mean([turn.truncated for turn in turns]),
+        **shares_of_turns(turns),
         "context_frac": mean([trajectory.ended == "context" for trajectory in own]),
         **({"turn_budget": max(limits), "turn_budget_frac": len(limits) / len(own)} if limits else {}),
         **({"pruned_frac": pruned / len(trajectories)} if pruned else {}),
@@ -53,6 +52,15 @@ def rollout_metrics(
         "failed_frac": 1 - len(usable) / max(1, len(own)),
         **costs(trajectories),
         **objectives_of(usable),
+    }
+
+
+def shares_of_turns(turns: Sequence[Turn]) -> dict[str, float]:
+    """Return the shares of responses that the environment did not accept, and that hit the length limit."""
+    mean = lambda values: float(np.mean(values)) if len(values) else 0.0  # noqa: E731
+    return {
+        "invalid_frac": mean([not turn.valid for turn in turns]),
+        "truncated_frac": mean([turn.truncated for turn in turns]),
     }
 
 

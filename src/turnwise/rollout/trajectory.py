@@ -16,7 +16,8 @@ class Extras(dict[str, Any]):
     request added to the conversation, and its `tools` at the beginning, in the form of chat completions; the last
     message without its text, which is the observation. `spreads`: how little the most likely tokens resembled each
     other at each place. `state`: hidden state that the first token was sampled from. `origin` and `begun`: see `Turn`.
-    `learned`: an earlier step has learned from the response. `actor`, `request`, `origin` and `begun` are recorded.
+    `learned`: an earlier step has learned from the response. `whole`: false for a piece that others follow. Recorded:
+    `actor`, `request`, `origin` and `begun`.
     """
 
     __hash__ = None  # pyright: ignore[reportAssignmentType]

@@ -139,8 +139,10 @@ def teach_alone(
     instead = critic.bootstraps or step <= critic.settings.warmup_steps
     for _ in range(critic.learned.extra_epochs + settings.epochs * instead):
         losses, norms = [], []
-        for part in mini_batches(matters_N, sequences.whole_trees(None), settings.mini_batches, generator):
-            learn = functools.partial(_from_targets, critic, term, sequences, precision, part)
+        parts = mini_batches(matters_N, sequences.whole_trees(None), settings.mini_batches, generator)
+        scale = len(parts) / settings.mini_batches  # there may be fewer, as in `Learner.accumulate`
+        for part in parts:
+            learn = functools.partial(_from_targets, critic, term, sequences, precision, part, scale)
             if old is not None:
                 drawn = old.draw(len(part), drawing)
                 shortest = min(sequences.shortest, drawn.sequences.shortest)
@@ -157,9 +159,15 @@ def teach_alone(
 
 
 def _from_targets(
-    critic: Critic, term: TermLoss, sequences: Sequences, precision: ModelConfig, part: np.ndarray, max_tokens: int
+    critic: Critic,
+    term: TermLoss,
+    sequences: Sequences,
+    precision: ModelConfig,
+    part: np.ndarray,
+    scale: float,
+    max_tokens: int,
 ) -> float:
-    """Compute the gradient of the value loss on a mini-batch, and return the loss."""
+    """Compute the gradient of the value loss on a mini-batch, times `scale`, and return that loss."""
     critic.network.zero_grad()
     total = 0.0
     for indices in sequences.micro_batches(max_tokens, only=part):
@@ -169,6 +177,7 @@ def _from_targets(
                 seen.append(generated_states(critic.policy, sequences, indices)[0])
         where = torch.from_numpy(sequences.token_index(indices))
         loss, _ = term.loss(Pass(NO_TOKENS, NO_TOKENS, where, states_of(sequences, indices, precision, seen)))
+        loss = loss * scale
         loss.backward()
         total += loss.item()
     return total

@@ -21,6 +21,7 @@ from turnwise.base.streams import Stream
 from turnwise.config import Config, ModelConfig
 from turnwise.environments.suites import CorrectingSuite, Suite, TeachingSuite
 from turnwise.models.adapters import begin_alike, roles_of, use_adapter
+from turnwise.models.logits import logit_factor
 from turnwise.models.policy import Policy, autocast, choose_trainable, load_policy, trainable, trainable_norms
 from turnwise.models.pretrained import pretrained_policy
 from turnwise.models.remote import RemoteModel
@@ -255,7 +256,7 @@ def _cross_entropy(model: PreTrainedModel, demos: Sequence[Demonstration]) -> to
     counted = weights[:, 1:] > 0
     output_layer = model.get_output_embeddings()
     assert output_layer is not None
-    logprob, _ = chunked_logprobs(hidden[counted], output_layer, ids[:, 1:][counted])
+    logprob, _ = chunked_logprobs(hidden[counted], output_layer, ids[:, 1:][counted], 1 / logit_factor(model))
     return -(logprob * weights[:, 1:][counted]).sum()
 
 

@@ -10,7 +10,7 @@ from turnwise.extensions.step_budget.line import Line
 from turnwise.models.format import Format
 from turnwise.rollout.experience import Experience, lag_metrics, outcomes
 from turnwise.rollout.flight import Flight
-from turnwise.rollout.metrics import rollout_metrics
+from turnwise.rollout.metrics import rollout_metrics, shares_of_turns
 from turnwise.rollout.pool import Pool
 from turnwise.rollout.trajectory import Trajectory, Turn
 
@@ -97,6 +97,8 @@ class PlayedTokens:
             for flight in pool.flights
             for number in flight.watched
         )
+        # of a response that is cut, the last piece alone tells whether it is valid
+        metrics |= shares_of_turns([turn for each in new for turn in each.turns if turn.extras.get("whole", True)])
         of_ended = rollout_metrics(ended)
         for name in ("trajectories", "success", "reward", "turns"):
             metrics[name] = of_ended[name]
@@ -110,6 +112,7 @@ def _turns(into: Trajectory, line: Line, fmt: Format) -> list[Turn]:
     if line.open is not None:
         waiting = dataclasses.replace(into.turns[-1], response_ids=[], behavior_logprobs=[])
         waiting.add(line.open)
+        waiting.put(whole=False)
         turns.append(dataclasses.replace(waiting, response=fmt.text(waiting.response_ids), truncated=False))
     return turns
 
@@ -146,6 +149,7 @@ def cut(turns: Sequence[Turn], ends: Sequence[int], version_T: Sequence[int], fm
                 piece.response = fmt.text(piece.response_ids)
             if not last:
                 piece.reward, piece.valid, piece.truncated = 0.0, True, False
+                piece.put(whole=False)
             pieces.append(piece)
         start = end
     return pieces

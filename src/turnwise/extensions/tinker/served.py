@@ -20,6 +20,7 @@ from turnwise.engines.local import LocalEngine
 from turnwise.extensions.gateway import call
 from turnwise.extensions.gateway.errors import BadRequest
 from turnwise.models.adapters import add_adapters
+from turnwise.models.logits import logit_factor
 from turnwise.models.policy import trainable
 from turnwise.models.settings import ModelConfig
 from turnwise.objective.gradient import Budget
@@ -120,7 +121,7 @@ class Trained:
         hidden = self.model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
         targets = torch.cat([given["target_tokens"] for _, given in data]).to(hidden.device)
         output: Any = self.model.get_output_embeddings()
-        return chunked_logprobs(hidden[real.to(hidden.device)], output, targets)[0]
+        return chunked_logprobs(hidden[real.to(hidden.device)], output, targets, 1 / logit_factor(self.model))[0]
 
 
 class Samplers:
