@@ -38,7 +38,7 @@ CONTRADICTING = "records that give their trajectory another reward than an earli
 
 
 class Names:
-    """Tell trajectories apart whose name is used again, such as a number that begins anew with each task."""
+    """Tell trajectories apart whose name is used again, such as a number that restarts with each task."""
 
     def __init__(self) -> None:
         self._facts: dict[str, list[dict[str, Any]]] = {}
