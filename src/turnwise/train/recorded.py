@@ -82,7 +82,7 @@ def read_step(path: Path) -> RecordedStep:
     Raises:
         DataError: The file cannot be read, or lacks a column.
     """
-    table = read_table(path, READ, only=(*READ, TOKEN_ENTROPY, "end_key"), further=True)
+    table = read_table(path, READ, only=(*READ, TOKEN_ENTROPY, "end_key", "request"), further=True)
     return RecordedStep(step_number(path), table, Segments.from_sorted_ids(table["trajectory"].to_numpy()))
 
 

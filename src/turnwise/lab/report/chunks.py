@@ -33,6 +33,8 @@ SHOWN = (
     "failure",
     "info",
 )
+LONGEST = 2000
+"""Characters of a message that an agent sent besides the observation."""
 
 
 def write_table(path: Path, name: str, table: pa.Table) -> None:
@@ -61,9 +63,9 @@ def turns_table(step: RecordedStep, others: Mapping[str, np.ndarray], *, invalid
         invalid_penalty: `environment.invalid_penalty` of the run.
 
     Returns:
-        Recorded columns; the outcome; whether the turn was played; tokens, if known, with their shades; entropy,
-        base, alpha and advantage; and `trace`, a list of what each block did: block, coefficient, added, result and
-        part, see `turnwise.lab.report.blocks`; and the columns of `shared_turns`.
+        Recorded columns; the outcome; whether the turn was played; what an agent sent besides; tokens, if known, with
+        their shades; entropy, base, alpha and advantage; and `trace`, a list of what each block did: block,
+        coefficient, added, result and part, see `turnwise.lab.report.blocks`; and the columns of `shared_turns`.
     """
     table = step.table.select(SHOWN)
     numbers = {
@@ -74,6 +76,7 @@ def turns_table(step: RecordedStep, others: Mapping[str, np.ndarray], *, invalid
     columns = {
         "outcome": pa.array(step.trajectories.broadcast(outcomes(step)).astype(np.int32)),
         "played": pa.array(step.num_tokens_R != 0),
+        "sent": sent_besides(step),
         "tokens": filled(step.table["response_ids"]),
         "shade": token_shades(step),
         **shared_turns(step),
@@ -83,6 +86,31 @@ def turns_table(step: RecordedStep, others: Mapping[str, np.ndarray], *, invalid
     for name, column in columns.items():
         table = table.append_column(name, column)
     return table
+
+
+def sent_besides(step: RecordedStep) -> pa.Array:
+    """Return what an agent's request added to its conversation besides the observation: a list of texts per response.
+
+    Answers of the policy that an agent sends again in an edited history are among them; long texts are shortened.
+    """
+    if "request" not in step.table.column_names:
+        return pa.nulls(step.table.num_rows, pa.list_(pa.string()))
+    return pa.array(
+        [text and _sent(json.loads(text)) for text in step.table["request"].to_pylist()], pa.list_(pa.string())
+    )
+
+
+def _sent(request: Mapping[str, Any]) -> list[str]:
+    names = [str(tool.get("function", tool).get("name")) for tool in request.get("tools", ()) if isinstance(tool, dict)]
+    told = [f"tools: {', '.join(names)}"] if names else []
+    for message in request["messages"]:
+        calls = [
+            f"{call['function']['name']}({json.dumps(call['function']['arguments'])})"
+            for call in message.get("tool_calls", ())
+        ]
+        if text := "\n".join(filter(None, (message.get("content"), *calls))):
+            told.append(f"{message['role']}: {text if len(text) <= LONGEST else f'{text[:LONGEST]}...'}")
+    return told
 
 
 def shared_turns(step: RecordedStep) -> dict[str, pa.Array]:

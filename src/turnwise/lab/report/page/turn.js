@@ -29,6 +29,7 @@
           `state ${state.number}${state.count > 1 ? ` ×${state.count}` : ""}`,
         ),
       ),
+      sent(turn),
       turn.turn === 0 && turn.observation === group.question
         ? make("p", { class: "quiet" }, "the task, as above")
         : make("p", { class: "observation" }, turn.observation),
@@ -38,6 +39,22 @@
     card.dataset.state = state.number;
     return card;
   };
+
+  /** What an agent sent before the observation, such as its system message and tools, folded. */
+  function sent(turn) {
+    if (!turn.sent?.length) return null;
+    const fold = make(
+      "details",
+      { class: "sent" },
+      make("summary", {}, `${turn.sent.length} more sent`),
+      ...turn.sent.map((text) => make("p", {}, text)),
+    );
+    fold.addEventListener("click", (event) => event.stopPropagation()); // elsewhere on the card it means the turn
+    fold.addEventListener("keydown", (event) => {
+      if (event.key === "Enter" || event.key === " ") event.stopPropagation();
+    });
+    return fold;
+  }
 
   const paid = (reward) => `${reward > 0 ? "+" : ""}${turnwise.reward(reward)}`;
 
