@@ -29,7 +29,7 @@ def page_url(browser, run) -> str:
 
 
 def test_the_page_gets_tools_and_messages_but_for_the_observation(run):
-    sent = sent_besides(read_step(run / "rollouts" / "step-000001.parquet")).to_pylist()
+    sent = sent_besides(read_step(run / "rollouts" / "step-000001.parquet", "request")).to_pylist()
     assert sent[:3] == [["tools: look", "system: You find things."], [], ["system: You find things."]]
     assert sent[3] == [
         "tools: look",
@@ -57,5 +57,5 @@ def test_it_opens_without_choosing_the_turn(opened):
 def test_turns_of_our_own_games_have_none(tmp_path):
     from tests.report.synthetic import write_run
 
-    step = read_step(write_run(tmp_path / "native", steps=1) / "rollouts" / "step-000001.parquet")
+    step = read_step(write_run(tmp_path / "native", steps=1) / "rollouts" / "step-000001.parquet", "request")
     assert set(sent_besides(step).to_pylist()) == {None}

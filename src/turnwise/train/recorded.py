@@ -76,13 +76,13 @@ class RecordedStep:
         return TOKEN_ENTROPY in self.table.column_names and self.table[TOKEN_ENTROPY].null_count < self.table.num_rows
 
 
-def read_step(path: Path) -> RecordedStep:
-    """Load the rollout file of a step.
+def read_step(path: Path, *more: str) -> RecordedStep:
+    """Load the rollout file of a step, with `more` columns of those that it has.
 
     Raises:
         DataError: The file cannot be read, or lacks a column.
     """
-    table = read_table(path, READ, only=(*READ, TOKEN_ENTROPY, "end_key", "request"), further=True)
+    table = read_table(path, READ, only=(*READ, TOKEN_ENTROPY, "end_key", *more), further=True)
     return RecordedStep(step_number(path), table, Segments.from_sorted_ids(table["trajectory"].to_numpy()))
 
 

@@ -37,11 +37,16 @@ EXPECTED = {
 CONTRADICTING = "records that give their trajectory another reward than an earlier one: the last one counts"
 
 
+RECENT = 64
+"""Trajectories of one name to which a record may belong that does not say all that they do."""
+
+
 class Names:
     """Tell trajectories apart whose name is used again, such as a number that restarts with each task."""
 
     def __init__(self) -> None:
-        self._facts: dict[str, list[dict[str, Any]]] = {}
+        self._facts: dict[str, list[dict[str, str]]] = {}
+        self._numbers: dict[tuple[str, frozenset[tuple[str, str]]], int] = {}
 
     def number(self, name: str, facts: Mapping[str, Any]) -> int:
         """Return which trajectory of a name a record belongs to: the latest one that it does not contradict.
@@ -50,13 +55,17 @@ class Names:
             name: Name of the trajectory in the log.
             facts: Task, group and batch of the record; empty ones are not known.
         """
-        given, known = {key: value for key, value in facts.items() if value not in (None, "")}, self._facts
-        for number, earlier in reversed([*enumerate(known.setdefault(name, []))]):
-            if all(earlier.get(key, value) == value for key, value in given.items()):
-                earlier.update(given)
-                return number
-        known[name].append(given)
-        return len(known[name]) - 1
+        given = {key: text for key, value in facts.items() if (text := as_text(value))}
+        known, key = self._facts.setdefault(name, []), (name, frozenset(given.items()))
+        fits = lambda number: all(known[number].get(fact, text) == text for fact, text in given.items())  # noqa: E731
+        if key not in self._numbers or not given:
+            recent = range(len(known) - 1, max(-1, len(known) - 1 - RECENT), -1)
+            self._numbers[key] = next(filter(fits, recent), len(known))
+            known += [{}] * (self._numbers[key] == len(known))
+        number = self._numbers[key]
+        known[number] = {**known[number], **given}
+        self._numbers.setdefault((name, frozenset(known[number].items())), number)
+        return number
 
 
 class BatchNumber(BaseModel, strict=True):

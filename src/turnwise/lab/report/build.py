@@ -146,7 +146,7 @@ class _Run:
         """Add the data of a step. A damaged file is named and left out."""
         self._seen[path] = _stamp(path)
         try:
-            step = read_step(path)
+            step = read_step(path, "request")
         except DamagedError as error:
             self._say(f"{error}. The page leaves it out")
             return
