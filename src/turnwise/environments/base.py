@@ -157,7 +157,22 @@ def checked_step(step: Any) -> Step:
         "admissible": checked_admissible(step.admissible),
         "info": checked_info(step.info),
     }
-    return Step(**checked) if type(step) is Step else dataclasses.replace(step, **checked)  # which takes longer
+    if type(step) is Step:  # the other way takes longer
+        return Step(**checked)
+    if isinstance(step, SeatStep):
+        checked["ends"] = checked_ends(step.ends)
+    return dataclasses.replace(step, **checked)
+
+
+def checked_ends(ends: Any) -> tuple[Step, ...]:
+    """Validate the last steps of all seats; see `checked_step`.
+
+    Raises:
+        EnvironmentFault: They are not, or one is not valid.
+    """
+    if not isinstance(ends, tuple | list):
+        raise EnvironmentFault(f"the environment answered with ends = {shown(ends)}, expected a step per seat")
+    return tuple(map(checked_step, ends))
 
 
 def checked_reward(reward: Any, name: str = "reward", where: str = "") -> float:

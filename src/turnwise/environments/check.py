@@ -13,9 +13,11 @@ from turnwise.base.errors import EnvironmentFault
 from turnwise.environments.base import (
     MAX_REWARD,
     Environment,
+    SeatStep,
     Step,
     Task,
     checked_admissible,
+    checked_ends,
     checked_info,
     checked_key,
     checked_rewards,
@@ -325,6 +327,11 @@ def _check_step(turn: int, step: Step) -> dict[str, Defect]:
             check(getattr(step, name))
         except Exception as fault:  # a field may be of any class
             found[name] = Defect(f"turn {turn}: {fault}", mend)
+    if isinstance(step, SeatStep):
+        try:
+            checked_ends(step.ends)
+        except EnvironmentFault as fault:
+            found["ends"] = Defect(f"turn {turn}, the last step of a seat: {fault}", "give each seat a sound Step")
     return found
 
 

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from turnwise.base.errors import text_of
-from turnwise.environments.base import Environment, Step, as_step, shown
+from turnwise.environments.base import Environment, SeatStep, Step, as_step, shown
 
 NONSENSE = ("", "xyzzy", "go to nowhere 99", "<action>look</action>", "a" * 2000)
 """Responses that no environment admits; it must still answer them."""
@@ -203,7 +203,16 @@ def guarded(
 def alike(one: Step, other: Step, repeats: bool) -> bool:
     """Return whether two plays gave equal answers; without `repeats`, texts and what depends on them may differ."""
     fields = [name for name in Step.__slots__ if repeats or name in ("reward", "terminated", "truncated", "valid")]
-    return all(_equal(getattr(one, name), getattr(other, name)) for name in fields)
+    same = all(_equal(getattr(one, name), getattr(other, name)) for name in fields)
+    if not isinstance(one, SeatStep) or not isinstance(other, SeatStep):
+        return same
+    ends = zip(one.ends, other.ends, strict=False)
+    return (
+        same
+        and one.seat == other.seat
+        and len(one.ends) == len(other.ends)
+        and all(alike(*pair, repeats) for pair in ends)
+    )
 
 
 def _equal(one: Any, other: Any) -> bool:

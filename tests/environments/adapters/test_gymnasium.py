@@ -5,6 +5,7 @@ import pickle
 import sys
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.needs import reason
 
@@ -257,3 +258,35 @@ def test_the_environments_are_sound(options):
     else:
         assert problems == []
     assert pickle.loads(pickle.dumps(made.tasks("train")[3])) == 3
+
+
+class Wide(gymnasium.Env):
+    """A row of 2,000 places, one of which is marked."""
+
+    def __init__(self):
+        self.action_space = gymnasium.spaces.Discrete(2)
+        self.observation_space = gymnasium.spaces.Box(0, 1, (2000,), np.int8)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.at = 1000
+        return self.row(), {}
+
+    def row(self):
+        return (np.arange(2000) == self.at).astype(np.int8)
+
+    def step(self, action):
+        self.at += 2 * int(action) - 1
+        return self.row(), 0.0, self.at > 1010, False, {}
+
+
+gymnasium.register("turnwise-tests/Wide-v0", Wide)
+
+
+def test_a_large_array_is_read_whole_so_that_states_differ():
+    """NumPy prints the first and the last three of more than 1,000 numbers."""
+    _, (first, left, right) = play(suite(id="turnwise-tests/Wide-v0"), ["0", "1"])
+    assert first.observation.count("0") >= 1999
+    assert "..." not in first.observation
+    assert first.state_key != left.state_key
+    assert right.state_key != left.state_key

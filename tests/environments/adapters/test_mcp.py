@@ -232,6 +232,25 @@ def test_a_split_without_tasks_is_said(config):
         make_suite(config).tasks("valid")
 
 
+def test_splits_stay_where_a_line_is_added(config):
+    """Tasks without names are split by what they say, not by the number of their line."""
+    told = [{"prompt": f"note {number}", "want": "x"} for number in range(60)]
+
+    def splits(lines: list[dict[str, str]]) -> dict[str, str]:
+        Path("tasks.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        suite = make_suite(config)
+        return {task["prompt"]: split for split in ("train", "valid", "test") for task in suite.tasks(split)}
+
+    before, after = splits(told), splits([{"prompt": "first", "want": "x"}, *told])
+    assert len(before) == 60
+    assert {prompt: after[prompt] for prompt in before} == before
+    assert len(make_suite(config).tasks("all")) == 61
+
+
+def test_all_tasks_are_all_whatever_split_they_name(config):
+    assert [task["name"] for task in make_suite(config).tasks("all")] == ["a", "b"]
+
+
 def as_arguments(config: EnvironmentConfig) -> list[str]:
     return [f"environment.options.{name}={json.dumps(value)}" for name, value in config.options.items()]
 

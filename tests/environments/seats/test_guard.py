@@ -2,6 +2,9 @@
 
 import itertools
 import random
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -204,3 +207,28 @@ def test_attackers_and_defenders_learn_together_each_from_the_mean_of_its_role(t
     )
     np.testing.assert_allclose(further["advantage"][first_turn], expected, atol=1e-6)
     assert all(np.abs(expected[role == name]).max() > 0.1 for name in ("attacker", "defender"))
+
+
+def every_history(history: History = ()) -> Iterator[History]:
+    """Yield all histories that go on from one, with this forbidden pair and order of visitors."""
+    yield history
+    seat = GAME.actor(history)
+    if seat != ENDED:
+        for action in GAME.chances(history) if seat == CHANCE else GAME.actions(history):
+            yield from every_history((*history, action))
+
+
+def test_equal_states_are_of_one_seat_and_visit_and_what_it_has_done():
+    """The view of a defender is the current visit alone, so that both defenders and both visits share views."""
+    by_key, by_view = (defaultdict[Any, set[Any]](set) for _ in range(2))
+    for history in every_history(("key code", f"{ATTACKER} {GUEST}")):
+        seat = GAME.actor(history)
+        if seat not in (CHANCE, ENDED):
+            own = [history[n] for n in range(2, len(history)) if GAME.actor(history[:n]) == seat]
+            seen = (seat, (len(history) - 2) // 4, *own)
+            by_key[GAME.key(history, seat)].add(seen)
+            by_view[GAME.view(history, seat)].add(seen)
+    assert max(map(len, by_key.values())) == 1
+    assert max(map(len, by_view.values())) > 1
+    step = MatchEnvironment(GAME, Deal(0, (POLICY,) * 3), reward=1.0).start()
+    assert step.state_key == (step.seat, step.observation)

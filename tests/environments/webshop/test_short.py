@@ -114,3 +114,10 @@ def test_every_click_of_every_page_can_be_said_and_every_word_read(tmp_path):
         if mirror.page != "results":
             assert visit._visit.state[0] == mirror.state[0]
             assert visit._visit.chosen == mirror.chosen
+
+
+def test_a_click_on_a_target_is_that_target_though_another_one_differs_by_spaces():
+    """As sizes of a real product."""
+    sizes = ["39 x 49 in", "39x49in"]
+    assert [respaced(f"click[{size}]", sizes) for size in sizes] == [f"click[{size}]" for size in sizes]
+    assert respaced("click [ 39 x 49in ]", sizes) == "click[39 x 49 in]"

@@ -6,9 +6,12 @@ options = { id = "FrozenLake-v1", kwargs = { is_slippery = false }, actions = ["
 
 import functools
 import re
+import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from turnwise.base.errors import ConfigError, EnvironmentFault, did_you_mean
 from turnwise.base.imports import import_named
@@ -51,8 +54,9 @@ def ansi(env: Any, observation: Any) -> str:
 
 
 def plain(env: Any, observation: Any) -> str:
-    """Convert the observation to text."""
-    return str(observation)
+    """Convert the observation to text, whole: NumPy leaves out the middle of arrays with more than 1,000 numbers."""
+    with np.printoptions(threshold=sys.maxsize):
+        return str(observation)
 
 
 RENDERS: dict[str, Render] = {"ansi": ansi, "observation": plain}

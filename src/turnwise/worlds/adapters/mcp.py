@@ -262,9 +262,12 @@ class Mcp:
             raise ConfigError(f"environment.options.command={command!r}: expected a text, or a list of texts")
         needed("mcp", by="environment.name='mcp'", package="mcp")
         self._file, self._tasks = tasks, list[dict[str, Any]]()
+        self._places: list[str] = []  # what decides the splits of tasks that name none
         for number, line in read_objects(Path(tasks), ["prompt"]):
             if not isinstance(line["prompt"], str):
                 raise ConfigError(f"{tasks}, line {number}: prompt is {line['prompt']!r}, expected a text")
+            # not by the number of the line, which changes with lines before it
+            self._places.append(str(line["name"]) if "name" in line else json.dumps(line, sort_keys=True))
             self._tasks.append({"name": f"task {number}", **line})
         check_unique(Path(tasks), "tasks", "name", [str(task["name"]) for task in self._tasks])
         self._options: dict[str, Any] = {
@@ -285,7 +288,9 @@ class Mcp:
         """
         belongs = named_split(split, of="an MCP server")
         found = [
-            task for task in self._tasks if task.get("split", split if belongs(str(task["name"])) else "") == split
+            task
+            for task, place in zip(self._tasks, self._places, strict=True)
+            if split == "all" or task.get("split", split if belongs(place) else "") == split
         ]
         if not found:
             raise ConfigError(f"{self._file} has no tasks of the split {split!r}; give its lines a `split`")

@@ -80,13 +80,15 @@ class CrossroadsEnvironment:
         observation = ENDS[won] if ended else self._look()
         first = self._turn == 0 and self._road.knobs.reading == "text"
         roads = ROADS[: self._road.knobs.roads]
+        # the words of "never" have few values, so that they alone would recur
+        key = (observation, self._turn, self._seen) if self._road.knobs.recurrence == "never" else observation
         rules = RULES.format(turns=self._road.knobs.turns, roads=", ".join(roads)) if first else ""
         return Step(
             observation=rules + observation,
             reward=self._reward * won,
             terminated=ended,
             valid=valid,
-            state_key=observation,
+            state_key=key,
             admissible=roads,
             info={"success": won},
         )

@@ -6,7 +6,7 @@ environment asks the seats in turn; see `turnwise.worlds.seats.match`.
 
 import dataclasses
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 History = tuple[str, ...]
@@ -107,6 +107,10 @@ class Game:
     def view(self, history: History, seat: int) -> str:
         """Describe what a seat sees."""
         raise NotImplementedError
+
+    def key(self, history: History, seat: int) -> Hashable:
+        """Name the state for a seat: by default its view, which tells all that it knows."""
+        return self.view(history, seat)
 
     def expert(self, history: History, rng: random.Random) -> str:
         """Choose a strong action for the seat that acts."""

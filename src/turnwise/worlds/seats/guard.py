@@ -2,7 +2,7 @@
 
 import itertools
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 from turnwise.base.errors import ConfigError
 from turnwise.worlds.seats.base import CHANCE, ENDED, Game, History, MatchOutcome
@@ -130,6 +130,11 @@ class Guard(Game):
         if self.actor(history) == ENDED:
             return f"{head} {self.outcome(history, seat).result} . served {sum(self.served(history))}"
         return f"{head} {' '.join(self._visit(history))}".strip()
+
+    def key(self, history: History, seat: int) -> Hashable:
+        """Name the state by the seat and all that it has seen and done: a view shows the current visit alone."""
+        acted = [n for n in range(2, len(history)) if self.actor(history[:n]) == seat]
+        return (seat, *((self.view(history[:n], seat), history[n]) for n in acted), self.view(history, seat))
 
     def expert(self, history: History, rng: random.Random) -> str:
         """Ask for what is missing of the pair, or refuse what completes it and nothing else."""

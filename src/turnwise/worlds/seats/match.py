@@ -85,7 +85,7 @@ class MatchEnvironment:
         rules = "" if self._rules_shown[seat] else self._game.rules
         self._rules_shown[seat] = True
         info = {"role": self._game.roles[seat], "game": self._game.name}
-        return {"observation": rules + observation, "state_key": observation, "info": info}
+        return {"observation": rules + observation, "state_key": self._game.key(self._history, seat), "info": info}
 
     def _end(self, seat: int) -> Step:
         """Return the last step of a seat."""

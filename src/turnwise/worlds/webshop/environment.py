@@ -3,7 +3,7 @@
 import functools
 import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, Literal
 
 from turnwise.base.errors import ConfigError, EnvironmentFault
@@ -35,7 +35,7 @@ def spaceless(text: str) -> str:
     return "".join(text.split())
 
 
-def respaced(action: str, targets: Iterable[str]) -> str:
+def respaced(action: str, targets: Collection[str]) -> str:
     """Correct the white space of an action.
 
     A word-level policy writes "click [ x - large ]", the shop expects "click[x-large]".
@@ -44,7 +44,7 @@ def respaced(action: str, targets: Iterable[str]) -> str:
     if match is None:
         return action
     name, argument = match[1], match[2].strip()
-    if name == "click":
+    if name == "click" and argument not in targets:
         squeezed = spaceless(argument)
         argument = next((text for text in targets if spaceless(text) == squeezed), argument)
     return f"{name}[{argument}]"
