@@ -20,9 +20,16 @@ def kept_audit(made: Audit) -> dict[str, Any]:
     plain = as_json(made)
     shares = {name: plain[name] for name in ("nonzero", "shown", "at_least", "size") if _is_known(plain[name])}
     by_credit = {
-        what: {name: one[what] for name, one in plain["found"].items() if _is_known(one[what])} for what in AUDITED
+        what: {name: _closed(one[what], what) for name, one in plain["found"].items() if one[what]["value"] is not None}
+        for what in AUDITED
     }
     return {"defined": made.defined / made.responses, **shares, **by_credit}
+
+
+def _closed(interval: Mapping[str, float | None], what: str) -> dict[str, float | None]:
+    """Return an interval of all that can be where one policy alone gives none."""
+    ends = {"low": -1.0 if what.startswith("rank") else 0.0, "high": 1.0}
+    return {side: ends[side] if side in ends and value is None else value for side, value in interval.items()}
 
 
 def _is_known(interval: Mapping[str, float | None]) -> bool:

@@ -105,3 +105,5 @@ async def _serve(models: Any, sampling: Any, options: argparse.Namespace, config
         await serving.engine.aclose()
         if recorded is not None:
             say(f"recorded: {options.out}, {recorded.steps} steps", file=sys.stderr)
+            if recorded.steps and not recorded.grouped:
+                note("every session was a task of its own, so comparisons give no credit: name tasks (X-Turnwise-Task)")

@@ -24,6 +24,7 @@ from turnwise.models.below import noting
 from turnwise.models.caches import CACHE
 from turnwise.models.logits import logit_factor
 from turnwise.models.needed import reading
+from turnwise.models.positions import longest
 
 SEEN = 2
 """A shape is captured after this many passes. A capture takes the time of a few passes."""
@@ -172,7 +173,10 @@ class Passes:
         sees = torch.arange(shape.length, device=packed.device) <= positions[:, None, :, None]  # [rows, 1, tokens, k]
         mask = attention.additive(sees, model.dtype)
         how: dict[str, Any] = {"cached": True} if attention.use(model) else {}
-        how |= {CACHE: self.cache, "attention_mask": mask, "position_ids": positions}
+        real = (
+            positions if (most := longest(model.config)) is None else positions.clamp(max=most - 1)
+        )  # but for padding
+        how |= {CACHE: self.cache, "attention_mask": mask, "position_ids": real}
         read = last[0] * tokens.shape[1] + last[1]
         with reading(model, read, tokens.shape), noting(model, self.below, self.cache.note):
             hidden = model.get_decoder()(input_ids=tokens, use_cache=True, **how).last_hidden_state

@@ -28,16 +28,16 @@ from turnwise.base.errors import DIVERGED, ConfigError, EngineFault, EngineLost
 from turnwise.engines.base import Decode, Generation, Sampling, ends_with_stop
 from turnwise.engines.connection import Unanswered
 from turnwise.engines.roles import check_role
-from turnwise.engines.server_adapters import Adapters
+from turnwise.engines.server_adapters import ENDED, Adapters, sampled
 from turnwise.engines.settings import ServerEngineConfig
-from turnwise.engines.vllm import Choice, Done, Lora, Refused, Responses, Server, VllmServer, Weights
+from turnwise.engines.vllm import Done, Lora, Refused, Responses, Server, VllmServer, Weights
 from turnwise.models.adapters import roles_of
 from turnwise.models.policy import adapted_layers, merged_copy
 
 GENERATE = "/inference/v1/generate"
 PREFIX, LOCK = "turnwise-weights-", ".lock"
-ENDED = ("stop", "length")
-"""How a response ends that was not aborted."""
+ROUNDED = 1e-3
+"""A log-probability of a server's may be this much above 0."""
 UNTOUCHED = "default"
 """vLLM's version name of the weights that a server started with."""
 
@@ -202,7 +202,7 @@ class ServerEngine:
                 choice = await adapters.generate(body, sampling.actor)
                 if choice.finish_reason not in ENDED:
                     raise Unanswered("it aborted a response")
-                return self._made(*_sampled(choice), prompt, sampling)
+                return self._made(*sampled(choice), prompt, sampling)
             choice = (await self._server.post(GENERATE, Responses, body)).choices[0]
             versions = {span.version for span in choice.weight_versions or ()}
             for version in versions:
@@ -214,16 +214,20 @@ class ServerEngine:
             if versions != {self._version} or choice.finish_reason not in ENDED:
                 await self._push()
                 raise Unanswered(f"it used weights {sorted(versions)}, expected {self._version}, or aborted a response")
-            return self._made(*_sampled(choice), prompt, sampling)
+            return self._made(*sampled(choice), prompt, sampling)
 
         async with self._server.gate:
             return await self._server.patiently(ask)
 
     def _made(self, ids: list[int], logprobs: list[float], prompt: list[int], sampling: Sampling) -> Generation:
         """Make a generation of what the server sampled."""
-        if not ids or len(logprobs) != len(ids):  # a later request would have the same seed
-            raise EngineFault(f"the server gave {len(ids)} token ids with {len(logprobs)} log-probabilities")
-        if not min(logprobs) > -9000.0:  # vLLM writes -9999 for values that are not finite
+        most = sampling.max_new_tokens - sampling.begun
+        if not 0 < len(ids) <= most or len(logprobs) != len(ids):  # a later request would have the same seed
+            raise EngineFault(
+                f"the server gave {len(ids)} token ids with {len(logprobs)} log-probabilities, expected 1 to {most}"
+            )
+        # vLLM writes -9999 for values that are not finite
+        if not all(-9000.0 < logprob <= ROUNDED for logprob in logprobs):
             raise EngineFault(f"the log-probabilities are not finite: {DIVERGED}; lower update.learning_rate")
         made = Generation(ids, logprobs, truncated=ids[-1] not in sampling.stop_ids, version=self.version)
         return until(sampling.stop, made, self.decode, prompt[len(prompt) - sampling.begun :])
@@ -285,14 +289,6 @@ def _save(model: PreTrainedModel, folder: Path) -> None:
         if module is head:
             weights[f"{name}.weight"] = weights[f"{name}.weight"].clone()
     merged.save_pretrained(folder, state_dict=weights)
-
-
-def _sampled(choice: Choice) -> tuple[list[int], list[float]]:
-    """Return the token ids of a choice, and their log-probabilities."""
-    ids, content = choice.token_ids, choice.logprobs.content if choice.logprobs else []
-    if [token.token_id for token in content] != ids:
-        raise EngineFault(f"the server's {len(ids)} token ids are not those of its {len(content)} log-probabilities")
-    return ids, [token.logprob for token in content]
 
 
 def until(stop: Sequence[str], generation: Generation, decode: Decode | None, begun: Sequence[int] = ()) -> Generation:

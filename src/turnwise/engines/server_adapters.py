@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from turnwise.base.errors import ConfigError, EngineLost
+from turnwise.base.errors import ConfigError, EngineFault, EngineLost
 from turnwise.engines.connection import Unanswered
 from turnwise.engines.vllm import Choice, Lora, Offered, Responses, VllmServer
 from turnwise.models.adapters import ONE, roles_of, save_adapters, use_adapter
@@ -18,6 +18,8 @@ from turnwise.models.adapters import ONE, roles_of, save_adapters, use_adapter
 LOAD, UNLOAD, MODELS = "/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/v1/models"
 COMPARED, BEFORE = 16, 32
 """Tokens per role that server and trainer are compared on, and of the prompt before them at most."""
+ENDED = ("stop", "length")
+"""How a response ends that was not aborted."""
 
 
 class Adapters:
@@ -97,10 +99,12 @@ class Adapters:
         """
         for role in self._roles:
             prompt = self._prompts[role][-self._before :]
-            sampled = {"max_tokens": COMPARED, "temperature": 1.0, "top_p": 1.0, "seed": 0, "logprobs": 0}
-            asked = {"token_ids": prompt, "sampling_params": {**sampled, "ignore_eos": True, "detokenize": False}}
+            how = {"max_tokens": COMPARED, "temperature": 1.0, "top_p": 1.0, "seed": 0, "logprobs": 0}
+            asked = {"token_ids": prompt, "sampling_params": {**how, "ignore_eos": True, "detokenize": False}}
             choice = await self.generate(asked, role)
-            theirs = torch.tensor([token.logprob for token in choice.logprobs.content] if choice.logprobs else [])
+            if choice.finish_reason not in ENDED:
+                raise Unanswered("it aborted a response")
+            theirs = torch.tensor(sampled(choice)[1])
 
             def apart(adapter: str | None) -> float:
                 return (theirs - self._own(prompt, choice.token_ids, adapter)).abs().mean().item()  # noqa: B023
@@ -123,3 +127,11 @@ class Adapters:
         finally:
             use_adapter(self._model, self._roles[0])
         return torch.log_softmax(logits, -1).gather(-1, ids[0, len(prompt) :, None])[:, 0].cpu()
+
+
+def sampled(choice: Choice) -> tuple[list[int], list[float]]:
+    """Return the token ids of a choice, and their log-probabilities."""
+    ids, content = choice.token_ids, choice.logprobs.content if choice.logprobs else []
+    if [token.token_id for token in content] != ids:
+        raise EngineFault(f"the server's {len(ids)} token ids are not those of its {len(content)} log-probabilities")
+    return ids, [token.logprob for token in content]

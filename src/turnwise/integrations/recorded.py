@@ -44,6 +44,7 @@ class RecordedRun:
         self._penalty = config.environment.invalid_penalty
         self._credit = Credit(make_transform(config.method))
         self.steps = 0
+        self.grouped = False  # whether a trajectory can be compared with another one
 
     def add(self, trajectories: Sequence[Trajectory]) -> None:
         """Write the next step.
@@ -58,6 +59,8 @@ class RecordedRun:
         columns = self._columns(experience.used) if experience.used else {}
         path = self.folder.rollouts / f"step-{step:06d}.parquet"
         write_rollouts(path, trajectories, experience.recorded(columns))
+        groups = [trajectory.group for trajectory in experience.used]
+        self.grouped = self.grouped or len(groups) > len(set(groups))
         self.steps = step  # not before: a batch that could not be written leaves no gap
         self.folder.log({"step": step, **{f"rollout/{name}": x for name, x in experience.metrics.items()}})
 

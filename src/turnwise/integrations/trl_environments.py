@@ -91,6 +91,8 @@ class PlayedEnvironment:
         """
         if self._fault or self._environment is None or self._steps[-1].ended:
             return OVER
+        if not isinstance(command, str):  # a policy may write any value; TRL shows it the error
+            raise TypeError(f"command is {type(command).__name__}, expected a text")
         try:
             self._steps.append(checked_step(_wait(self._environment.step(command))))
         except Exception as error:

@@ -100,7 +100,7 @@ def load_model(name: str) -> PreTrainedModel:
     Dropout is off: with it, probabilities in the update would differ from those sampled from. Weights are copied out of
     the file that they are mapped from: at its alignment, sums round differently from those of the saved weights.
     """
-    model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="sdpa", dtype=torch.float32).eval()
+    model: Any = AutoModelForCausalLM.from_pretrained(name, attn_implementation="sdpa", dtype=torch.float32).eval()
     for parameter in model.parameters():
         parameter.data = parameter.data.clone()
     for module in model.modules():
@@ -108,6 +108,7 @@ def load_model(name: str) -> PreTrainedModel:
         for key in [*rates, *(["p"] if isinstance(module, torch.nn.Dropout) else [])]:
             setattr(module, key, 0.0)
     find_logit_factor(model, name)
+    model._turnwise_try_paths = True  # see `turnwise.objective.packing`
     return model
 
 

@@ -17,6 +17,7 @@ from turnwise.base.packaged import packaged
 from turnwise.models.adapters import add_adapters
 from turnwise.models.chat import chat_format
 from turnwise.models.policy import Policy, load_model
+from turnwise.models.positions import check_positions
 from turnwise.models.remote import RemoteModel
 from turnwise.models.settings import ModelConfig, PromptConfig, is_missing_folder
 
@@ -54,12 +55,7 @@ def pretrained_policy(
             f"model.name={config.name!r} cannot be loaded ({cause}).{meant} Expected 'tiny', 'smollm2', the folder of "
             "a causal LM, or a name on the hub"
         ) from None
-    longest = getattr(shape.get_text_config(), "max_position_embeddings", config.max_context)
-    if config.max_context > longest:
-        raise ConfigError(
-            f"model.max_context={config.max_context} exceeds the {longest} tokens that {config.name!r} can read; lower "
-            "it"
-        )
+    check_positions(shape, config.name, config.max_context)
     if config.train == "lora":
         add_adapters(model, config, seed)
     return Policy(model, chat_format(tokenizer, prompt), config.max_context)

@@ -168,8 +168,8 @@ def policy_loss(
         objective = objective - penalty * _beyond_rounding(log_ratio).abs()
     loss, missing = -(weight * objective).sum(), -(weight * binds * free).sum()
     with torch.no_grad():
-        share = weight if share is None else share
-        return PolicyLoss(loss, float((share * binds).sum()), float(-(share * log_ratio).sum()), missing)
+        clipped, kl = (float(((weight if share is None else share) * each).sum()) for each in (binds, -log_ratio))
+        return PolicyLoss(loss, clipped, kl, missing)
 
 
 def bounded_log_ratio(log_ratio: Float[torch.Tensor, " T"], bounds: LogRatio) -> Float[torch.Tensor, " T"]:

@@ -93,9 +93,9 @@ def can_pack(model: PreTrainedModel) -> bool:
 def _follows_paths(model: Any) -> bool:
     """Return whether the layers of a model get the paths of a packed row; some drop what they do not know.
 
-    Tried once per model: the two sequences of a small tree, packed and apart.
+    Tried once per model that was loaded: the two sequences of a small tree, packed and apart.
     """
-    if not hasattr(model, "_turnwise_follows_paths"):
+    if getattr(model, "_turnwise_try_paths", False):
         token_ids = [np.array(ids) % model.config.get_text_config().vocab_size for ids in ([1, 2, 3, 4], [1, 2, 5, 6])]
         packed = pack(token_ids, np.zeros(2, dtype=np.int64))
         with torch.autocast(model.device.type, enabled=False):
@@ -104,8 +104,9 @@ def _follows_paths(model: Any) -> bool:
             apart = model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
         found = torch.stack([together[torch.from_numpy(places)] for places in packed.places])
         differs = (found - apart).abs().max()
+        model._turnwise_try_paths = False
         model._turnwise_follows_paths = bool(differs <= CLOSE * apart.abs().max())
-    return model._turnwise_follows_paths
+    return getattr(model, "_turnwise_follows_paths", True)
 
 
 def packed_hidden(model: PreTrainedModel, packed: Packed) -> torch.Tensor:

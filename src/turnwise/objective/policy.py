@@ -72,9 +72,8 @@ class PolicyTerm:
             options |= {name: given.here(column_T) for name, column_T in policy_T.items()}
             how: dict[str, Any] = {"dual_clip": settings.dual_clip, "bounds": settings.log_ratio}
             result = policy_loss(given.logprob, clip=settings.clip, **how, **options)
-            moved = (given.logprob.detach() - options["old_logprob"]).abs()
-            loss_metrics = {"clipped_frac": result.clipped, "kl_old": result.kl}
-            loss_metrics["log_ratio_abs"] = (moved * options["share"]).sum().item()
+            moved = ((given.logprob.detach() - options["old_logprob"]).abs() * options["share"]).sum().item()
+            loss_metrics = {"clipped_frac": result.clipped, "kl_old": result.kl, "log_ratio_abs": moved}
             return result.missing if missing else result.loss, loss_metrics
 
         missing = functools.partial(loss, missing=True) if settings.clip_correction else None

@@ -61,19 +61,13 @@ class StepView:
         assert self.batch.tokens is not None
         if (kept_R := self.credit.kept_R) is not None:
             kept_T = self.batch.tokens.broadcast(kept_R) & (True if kept_T is None else kept_T)
-        weight_T = token_weights(
-            self.batch.tokens,
-            self.batch.trajectories,
-            aggregate=aggregate,
-            constant=self.max_new_tokens,
-            kept=kept_T,
-        )
+        spans = self.batch.tokens, self.batch.trajectories
+        weight_T = token_weights(*spans, aggregate=aggregate, constant=self.max_new_tokens, kept=kept_T)
         return weight_T * self.mini_batches
 
     def shares(self, aggregate: Aggregate) -> Float[np.ndarray, " T"]:
         """Compute each token's weight in a metric: as in the loss, but so that those of a mini-batch sum to about 1."""
-        weight_T = self.weights(aggregate)
-        return weight_T * (self.mini_batches / max(weight_T.sum(), 1e-30))
+        return (weight_T := self.weights(aggregate)) * (self.mini_batches / max(weight_T.sum(), 1e-30))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -34,15 +34,21 @@ def ends_of(task: Task) -> Callable[[Sequence[Turn], Hashable], dict[str, Any] |
 
     It is for agents that play by themselves; None: the trajectory continues.
     """
-    around = []
-    while isinstance(task, Within):
-        around, task = [*around, task.around], task.task
+    around = wrappers(task)
 
     def ends(turns: Sequence[Turn], state: Hashable) -> dict[str, Any] | None:
         infos = (each.ends(turns, state) for each in around if hasattr(each, "ends"))
         return next((info for info in infos if info is not None), None)
 
     return ends
+
+
+def wrappers(task: Task) -> tuple[Any, ...]:
+    """Return the wrappers of a task, the outermost first."""
+    found = []
+    while isinstance(task, Within):
+        found, task = [*found, task.around], task.task
+    return tuple(found)
 
 
 def plain(task: Task) -> Task:
@@ -102,7 +108,7 @@ class Start:
 
 def make_starts(tasks: Sequence[Task], group_size: int, task_name: Callable[[Task], str] = str) -> list[Start]:
     """Start every task `group_size` times, each task a group."""
-    return [Start(task, group, task_name(task)) for group, task in enumerate(tasks) for _ in range(group_size)]
+    return [Start(task, group, str(task_name(task))) for group, task in enumerate(tasks) for _ in range(group_size)]
 
 
 def fork(trajectory: Trajectory, turn: int, task: Task, token: int = 0) -> Start:

@@ -12,12 +12,11 @@ from turnwise.engines.base import Generation
 class Extras(dict[str, Any]):
     """What individual features keep with a turn. Comparisons of turns ignore arrays and `request`.
 
-    `actor`: name of the agent that gave the response, if a harness has several. `request`: `messages` that an agent's
-    request added to the conversation, and its `tools` at the beginning, in the form of chat completions; the last
-    message without its text, which is the observation. `spreads`: how little the most likely tokens resembled each
-    other at each place. `state`: hidden state that the first token was sampled from. `origin` and `begun`: see `Turn`.
-    `learned`: an earlier step has learned from the response. `whole`: false for a piece that others follow. Recorded:
-    `actor`, `request`, `origin` and `begun`.
+    `actor`: name of the agent that gave the response, if a harness has several. `request`: what an agent's request
+    added to the conversation, see `added_to` of the gateway. `spreads`: how little the most likely tokens resembled
+    each other at each place. `state`: hidden state that the first token was sampled from. `origin` and `begun`: see
+    `Turn`. `learned`: an earlier step has learned from the response. `whole`: false for a piece that others follow.
+    Recorded: `actor`, `request`, `origin` and `begun`.
     """
 
     __hash__ = None  # pyright: ignore[reportAssignmentType]
@@ -26,9 +25,7 @@ class Extras(dict[str, Any]):
         return isinstance(other, dict) and self._compared() == Extras(other)._compared()
 
     def _compared(self) -> dict[str, Any]:
-        compared = {name: value for name, value in self.items() if not isinstance(value, np.ndarray)}
-        compared.pop("request", None)  # how an agent asked; native turns have none
-        return compared
+        return {name: value for name, value in self.items() if name != "request" and not isinstance(value, np.ndarray)}
 
 
 NO_EXTRAS = Extras()

@@ -99,15 +99,21 @@ class RunFolder:
         """
         with held(self.path, f"another process is training in {self.path}"):
             remove_remains(self.path)
-            self._place = _place_of(self.path)
+            self._place, self._worked_in = _place_of(self.path), os.getcwd()
             yield self
 
     def refuse_moved(self) -> None:
         """Raise if the folder that this process has locked is no longer there.
 
         Raises:
-            RunError: It was moved or deleted, and another one may have replaced it.
+            RunError: It was moved or deleted, and another one may have replaced it, or its path means another one.
         """
+        if self._place and not self.path.is_absolute() and os.getcwd() != self._worked_in:
+            raise RunError(
+                f"the working directory changed from {self._worked_in} to {os.getcwd()}, where {self.path} is another "
+                'folder: let an agent that changes it run by itself (harness.isolation = "process"), or set '
+                f"run.folder={Path(self._worked_in) / self.path.parent}"
+            )
         if self._place and _place_of(self.path) != self._place:
             raise RunError(
                 f"{self.path} was moved or deleted while the run trained; nothing was written there since. Resume "

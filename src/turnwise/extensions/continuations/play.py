@@ -6,7 +6,7 @@ A state is the whole history of responses, so histories that trajectories of a g
 import asyncio
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from turnwise.rollout.metrics import env_steps
 from turnwise.rollout.record import write_table
 from turnwise.rollout.replays import Replays
 from turnwise.rollout.settings import RolloutConfig
-from turnwise.rollout.starts import Start, Within, fork, replay, return_of
+from turnwise.rollout.starts import Start, Within, fork, replay, return_of, wrappers
 from turnwise.rollout.trajectory import Trajectory
 from turnwise.train.extension import Extension
 
@@ -74,17 +74,18 @@ class Histories:
             tasks: One per group.
             cuts: Places to cut each response at, ascending; 0 is before it. Default: 0 for all.
         """
-        numbers: dict[tuple[int, tuple[tuple[int, ...], ...], tuple[int, ...]], int] = {}
+        numbers: dict[Hashable, int] = {}
         of_responses = iter(cuts) if cuts is not None else itertools.repeat((0,))
         starts: list[Start] = []
         before: list[int] = []
         after: list[int] = []
         for row, trajectory in enumerate(trajectories):
             played: tuple[tuple[int, ...], ...] = ()
-            first = len(before)
+            first, limits = len(before), wrappers(trajectory.played)
             for place, turn in enumerate(trajectory.turns):
                 for cut in next(of_responses):
-                    key = (trajectory.group, played, tuple(turn.response_ids[:cut]))
+                    # what goes on within other limits has other values
+                    key = (trajectory.group, limits, played, tuple(turn.response_ids[:cut]))
                     if key not in numbers:
                         numbers[key] = len(starts)
                         start = fork(trajectory, place, tasks[trajectory.group], cut)

@@ -101,6 +101,10 @@ class PassResult(Answer):
     loss_fn_outputs: list[PassOutput]
 
 
+class Pausing(Unanswered):
+    """The server has no result within its time; the same request may be sent again."""
+
+
 class Sample(Answer):
     """A response."""
 
@@ -162,7 +166,10 @@ class Service(Connection):
             EngineLost: The result has another form.
         """
         while True:
-            answer = await self._ask("POST", API + "retrieve_future", json={"request_id": begun.request_id})
+            try:
+                answer = await self._ask("POST", API + "retrieve_future", json={"request_id": begun.request_id})
+            except Pausing:
+                continue
             pending = self._read(Pending, answer)
             if pending.type == "try_again":
                 continue
@@ -177,7 +184,9 @@ class Service(Connection):
     def _fault(self, status: int, failure: str) -> Exception:
         if status in (404, 410) or (status == 400 and _LOST.search(failure)):
             return Gone(failure)
-        if status in (408, 425, 429) or status >= 500:
+        if status == 408:
+            return Pausing(failure)
+        if status in (425, 429) or status >= 500:
             return Unanswered(failure)
         if status in (401, 403):
             return ConfigError(f"the server at {self.settings.url} refuses the key ({failure}); set {KEY}")

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from turnwise.base.blocking import blocking
-from turnwise.base.errors import ConfigError, EngineFault
+from turnwise.base.errors import ConfigError, EngineFault, EngineLost
 from turnwise.base.version import __version__
 from turnwise.engines.connection import Unanswered
 from turnwise.extensions.tinker.client import ANSWERS, API, CreateResult, NewSession, PassResult, Service
@@ -236,7 +236,17 @@ def batches(sequences: Sequences, chosen: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def fill(sequences: Sequences, part: np.ndarray, result: PassResult, column_T: np.ndarray) -> None:
-    """Fill in the log-probabilities that a pass over some sequences returned."""
-    rows = [np.array(each.logprobs.data) for each in result.loss_fn_outputs]
+    """Fill in the log-probabilities that a pass over some sequences returned.
+
+    Raises:
+        EngineLost: They are not those of the tokens that were sent.
+    """
+    rows = [np.array(each.logprobs.data, dtype=np.float64) for each in result.loss_fn_outputs]
+    lengths = [len(sequences.token_ids[i]) - 1 for i in part]
+    if [len(row) for row in rows] != lengths or not all(np.isfinite(row).all() for row in rows):
+        raise EngineLost(
+            f"the server gave log-probabilities of {[len(row) for row in rows][:8]} tokens, expected finite ones of "
+            f"{lengths[:8]}"
+        )
     found = [row[sequences.generated[i] - 1] for i, row in zip(part, rows, strict=True)]
     column_T[sequences.token_index(part)] = np.concatenate(found)

@@ -211,6 +211,7 @@ class TinkerServer:
         if sum(1 for _ in self.folder.glob("*/*/*.pt")) >= self.saved:
             raise EngineFault(f"{self.saved} files are saved in {self.folder.name}: delete some, or allow more")
         await self._alone(model_id, Trained.save, file, to_sample=to_sample)
+        self.samplers.forget(file)  # a name may be saved again
         answer = {"type": asked["type"], "path": None if temporary else path}
         if to_sample and asked.get("sampling_session_seq_id") is not None:
             answer["sampling_session_id"] = self._open(file)

@@ -56,6 +56,16 @@ class Trained:
         config = {**THRESHOLDS, **(asked.get("loss_fn_config") or {})}
         if unknown := config.keys() - THRESHOLDS.keys():
             raise EngineFault(f"loss_fn_config={sorted(unknown)} is unknown; expected {', '.join(THRESHOLDS)}")
+        weights = trainable(self.model)
+        before = [each.grad.clone() if backward and each.grad is not None else None for each in weights]
+        try:
+            return self._summed(loss_fn, data, config, backward=backward)
+        except BaseException:  # what is refused leaves no part of its gradient
+            for each, grad in zip(weights, before, strict=True):
+                each.grad = grad if backward else each.grad
+            raise
+
+    def _summed(self, loss_fn: Any, data: Sequence[Any], config: Mapping[str, float], *, backward: bool) -> Any:
         outputs: list[Any] = [None] * len(data)
         total = 0.0
         for part in _micro_batches([len(ids) for ids, _ in data], Budget.on(self.model.device).tokens):

@@ -18,10 +18,12 @@ from turnwise.extensions.turn_budget.settings import TurnBudgetConfig
 from turnwise.rollout.around import Around
 from turnwise.rollout.groups import Collector, Group, TaskBatch
 from turnwise.rollout.metrics import CUT
-from turnwise.rollout.starts import Start, Within
+from turnwise.rollout.starts import Start, Within, wrappers
 from turnwise.rollout.trajectory import Trajectory, Turn
 from turnwise.train.extension import Context, Extension
 
+BEGIN = "step-000000"
+"""Name of the checkpoint before the first step."""
 LEAST_COUNTS = 16
 """Turn counts that a quantile needs; with fewer, there is no limit."""
 
@@ -216,13 +218,14 @@ class Budgeted(Around):
         self.budget.load_state_dict(state)
 
 
+def limit_of(task: Task) -> Limited | None:
+    """Return the limit that is put around a task, if any."""
+    return next((each for each in wrappers(task) if isinstance(each, Limited)), None)
+
+
 def _is_free(task: Task) -> bool:
-    """Return whether a limit that is put around a task leaves its trajectory free."""
-    while isinstance(task, Within):
-        if isinstance(task.around, Limited):
-            return task.around.free
-        task = task.task
-    return False
+    limited = limit_of(task)
+    return limited is not None and limited.free
 
 
 def restore_budget(budget: Any, states: Mapping[str, Any], run: object) -> None:
@@ -254,5 +257,5 @@ class TurnBudgetExtension(Extension):
 
     def restore(self, checkpoint: Path, states: Mapping[str, Any], run: Path) -> None:
         """Take the turns of training's trajectories from a checkpoint."""
-        if self.evaluates_with_state:
+        if self.evaluates_with_state and checkpoint.name != BEGIN:  # there training has no limit either
             restore_budget(self._budget, states, run)

@@ -98,6 +98,8 @@ def export(
         raise DataError(f"{path}: nothing to write as {to}: {_why(logged, to, by)}")
     _save(objects, out, folder=to == "atif" and not out.suffix)
     missing = [f"{to} does not hold {FORMATS[to].lacks}"] if FORMATS[to].lacks else []
+    if to == "dpo" and by == "group" and (several := tuning.in_several(logged)):
+        missing.append(f"trajectories of several conversations, {several} of {len(logged)}; --by state pairs responses")
     missing += _not_recorded(path) if source is None else not_kept(source)
     return Exported(out, len(logged), len(objects), tuple(missing))
 
@@ -106,7 +108,9 @@ def _why(logged: Sequence[Logged], to: str, by: str | None) -> str:
     count = f"{len(tuning.usable(logged))} of {len(logged)} trajectories have a reward and a response"
     if to == "sft":
         return f"{count}, and none is at or above the bound; choose another with --least"
-    return f"{count}, and no {by} has two values" if to == "dpo" else count
+    several = tuning.in_several(logged) if by == "group" else 0
+    why = f"{several} of them have several conversations (sub-agents, edited histories), which --by state pairs"
+    return f"{count}, and {why if several else f'no {by} has two values'}" if to == "dpo" else count
 
 
 def _save(objects: list[Any], out: Path, *, folder: bool) -> None:

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 from turnwise.base.errors import DataError
 from turnwise.extensions.gateway.errors import BadRequest
-from turnwise.extensions.gateway.messages import added_to, history_keys, last_message
+from turnwise.extensions.gateway.messages import added_to, history_keys, last_message, next_key
 from turnwise.extensions.gateway.prompter import Prompter
+from turnwise.extensions.gateway.said import Said
 from turnwise.integrations.logs.logged import Logged, continues
 from turnwise.integrations.logs.messages import text_of
 from turnwise.rollout.trajectory import Trajectory, Turn
@@ -133,16 +134,20 @@ def score(logged: Sequence[Logged], trajectories: Sequence[Trajectory], policy: 
 
 def _encode(logged: Logged, trajectory: Trajectory, prompter: Prompter, policy: "Policy") -> None:
     """Fill in the tokens that the policy reads; those of the log are kept where its prompt is what the policy reads."""
-    fmt, whole, own = policy.format, list[int](), dict[int, list[int]]()
+    fmt, whole, said = policy.format, list[int](), Said()
+    ends: dict[bytes, list[int]] = {}  # all ids up to the end of a response, by the history up to it
     for index, (response, turn) in enumerate(zip(logged.responses, trajectory.turns, strict=True)):
         turn.fresh = not index or not continues(logged.responses[index - 1], response)
-        own = {} if turn.fresh else own
+        keys = history_keys(response.history, response.tools)
+        known = said.sampled(response.actor, response.history)
         sampled = {
-            place: own.get(place) or [*fmt.text_ids(text_of(message)), fmt.stop_id]
+            place: known.get(place) or [*fmt.text_ids(text_of(message)), fmt.stop_id]
             for place, message in enumerate(response.history)
             if message["role"] == "assistant"
         }
         begun = None if turn.fresh else (len(logged.responses[index - 1].history), whole)
+        if turn.fresh:  # a conversation that goes on after that of a sub-agent
+            begun = next(((place, ends[key]) for place, key in reversed([*enumerate(keys)]) if key in ends), None)
         try:
             ids = prompter.prompt_ids(response.history, response.tools, sampled, begun)
         except BadRequest as error:
@@ -150,8 +155,10 @@ def _encode(logged: Logged, trajectory: Trajectory, prompter: Prompter, policy: 
         turn.prompt_ids = ids if turn.fresh else ids[len(whole) :]
         if not response.response_ids or response.prompt_ids != ids:
             turn.response_ids = [*fmt.text_ids(turn.response), *([] if turn.truncated else [fmt.stop_id])]
-        own = {**own, len(response.history): turn.response_ids}
         whole = [*ids, *turn.response_ids]
+        if response.history:
+            said.add(response.actor, response.history[-1], response.message, turn.response_ids)
+            ends.setdefault(next_key(keys[-1], response.message), whole)
         if len(whole) > policy.max_context:
             raise DataError(
                 f"{logged.where}, response {index + 1}: the conversation has {len(whole)} tokens, more than "

@@ -43,6 +43,11 @@ def credited(logged: Sequence[Logged], method: str, least: float | None = None) 
                 }
 
 
+def in_several(logged: Sequence[Logged]) -> int:
+    """Count the usable trajectories that have several conversations, so that they are no pair as a whole."""
+    return sum(len(conversations(each)) > 1 for each in usable(logged))
+
+
 def pairs_of_groups(logged: Sequence[Logged], method: str) -> Iterator[dict[str, Any]]:
     """Yield the best and the worst trajectory of each group whose returns differ, and whose prompts are the same."""
     groups: dict[tuple[int, str, bytes], list[Logged]] = defaultdict(list)

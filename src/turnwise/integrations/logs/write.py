@@ -130,6 +130,8 @@ def _summary(kind: str, steps: Sequence[Sequence[Trajectory]], source: Source, *
         names = f"{', '.join(lacking[:-1])} and {lacking[-1]}" if len(lacking) > 1 else lacking[0]
         missing.append(f"{names}: --score MODEL computes them for methods such as empg")
     causes = [each.failure for each in every if each.failure and each.failure != f"log: {UNREWARDED}" and each.turns]
+    if len(every) > 1 and len(rewards) == len(every):
+        missing.append("groups: every trajectory is its own, so comparisons give no credit; name its task or group")
     if causes:
         named = "; ".join(dict.fromkeys(cause.removeprefix("log: ") for cause in causes[:NAMED]))
         missing.append(f"credit of {len(causes)} of {len(every)} trajectories, which failed: {named}")

@@ -9,35 +9,15 @@ from typing import Any
 import numpy as np
 
 from turnwise.base.errors import RunError
-from turnwise.credit.segments import Labels
-from turnwise.environments.settings import IMPORTED
 from turnwise.lab.diagnostics import statistics
 from turnwise.lab.diagnostics.differences import Difference, differences
-from turnwise.lab.diagnostics.runs import MEAN, RunLog, last_step, outcomes, split_finished
+from turnwise.lab.diagnostics.pairs import Pair, make_pair, mean_of
+from turnwise.lab.diagnostics.runs import RunLog, last_step, outcomes, split_finished
 from turnwise.train.evaluation.outcomes import Episode
 
-Episodes = Mapping[Episode, Mapping[str, Any]]
-"""What is recorded of each episode of a run."""
 ALL = "all"
 MANY = 1000
 """Largest number of additional seeds to report; the estimate is not more precise."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Pair:
-    """Hold two runs with the same environment and seed.
-
-    Attributes:
-        seed: Seed shared by both.
-        a: Success of A on the episodes that both completed.
-        b: Success of B on the same episodes.
-        by_task: `[tasks]` success of A minus B, averaged over the episodes of a task; one number if only means exist.
-    """
-
-    seed: int
-    a: float
-    b: float
-    by_task: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True)
@@ -231,6 +211,10 @@ def _counted(side: Sequence[RunLog], name: str, step: int | None, notes: list[st
     if parts:
         some = f"{len(parts)} unfinished run{'s' * (len(parts) > 1)} of {name}"
         notes.append(f"{some} left out, such as {parts[0].folder.path}")
+    if not whole and not any(run.evaluated for run in side):
+        folder = parts[0].folder if parts else side[0].folder
+        mend = "export and import it, to compare it as a log" if folder.without_weights else "run `turnwise eval` on it"
+        raise RunError(f"no run of {name} has an evaluation, such as {folder.path}; {mend}, with a --panel for both")
     if not whole:
         raise RunError(
             f"no run of {name} is finished, such as {parts[0].folder.path}; resume with `turnwise train --resume`, or "
@@ -265,48 +249,9 @@ def _keyed(side: Sequence[RunLog], name: str, panel: str | None) -> dict[tuple[s
     return keyed
 
 
-def _pair(seed: int, a: Episodes, b: Episodes, runs: tuple[RunLog, RunLog], notes: list[str]) -> Pair:
-    if MEAN in a or MEAN in b:
-        means = _mean(a), _mean(b)  # only the mean of one is recorded
-        return Pair(seed, *means, np.array([means[0] - means[1]]))
-    common = sorted(a.keys() & b.keys())
-    if not common:
-        raise RunError(
-            f"{runs[0].folder.path} and {runs[1].folder.path} have no episode in common; evaluate both with one --panel"
-        )
-    if any(run.config.environment.name == IMPORTED for run in runs):
-        return _pair_of_logs(seed, a, b, notes)
-    success = np.array([[side[episode]["success"] for episode in common] for side in (a, b)], dtype=np.float64)
-    tasks = Labels.of(np.unique([task for task, _, _ in common], return_inverse=True)[1])
-    return Pair(seed, float(success[0].mean()), float(success[1].mean()), tasks.mean(success[0] - success[1]))
-
-
-def _pair_of_logs(seed: int, a: Episodes, b: Episodes, notes: list[str]) -> Pair:
-    """Compare all attempts at each task: the first one of A has nothing to do with the first one of B."""
-    means, counts = [], []
-    for side in (a, b):
-        by_task: dict[str, list[float]] = defaultdict(list)
-        for (task, _, _), row in side.items():
-            by_task[task].append(row["success"])
-        means.append({task: float(np.mean(each)) for task, each in by_task.items()})
-        counts.append({task: len(each) for task, each in by_task.items()})
-    common = sorted(means[0].keys() & means[1].keys())
-    if alone := len(means[0].keys() ^ means[1].keys()):
-        notes.append(f"{alone} task{'s' * (alone > 1)} that only one log has left out")
-    numbers = [sum(count[task] for task in common) for count in counts]
-    if any(counts[0][task] != counts[1][task] for task in common):
-        notes.append(f"A has {numbers[0]} attempts at the common tasks and B {numbers[1]}; every task counts once")
-    one, other = (np.array([mean[task] for task in common]) for mean in means)
-    return Pair(seed, float(one.mean()), float(other.mean()), one - other)
-
-
-def _mean(played: Episodes) -> float:
-    return float(np.mean([row["success"] for row in played.values()])) if played else math.nan
-
-
 def _paired(common: Sequence[tuple[str, int]], sides, played, made) -> RunComparison:
     runs = zip(*sides, strict=True)
-    pairs = [_pair(key[1], a, b, two, made["notes"]) for key, a, b, two in zip(common, *played, runs, strict=True)]
+    pairs = [make_pair(key[1], a, b, two, made["notes"]) for key, a, b, two in zip(common, *played, runs, strict=True)]
     strata: dict[str, list[Pair]] = defaultdict(list)
     for (environment, _), pair in zip(common, pairs, strict=True):
         strata[environment].append(pair)
@@ -333,7 +278,7 @@ def _over(strata: dict[str, list[Pair]], side: str) -> float:
 
 
 def _unpaired(sides, played, made) -> RunComparison:
-    a, b = (np.array([_mean(episodes) for episodes in side]) for side in played)
+    a, b = (np.array([mean_of(episodes) for episodes in side]) for side in played)
     known = min(len(a), len(b)) > 1
     return RunComparison(
         unit="runs, not paired",
@@ -349,7 +294,7 @@ def _unpaired(sides, played, made) -> RunComparison:
 def _one_each(sides, played, made) -> RunComparison:
     """Compare two policies on the same tasks. The interval is over tasks and only about these two policies."""
     two = sides[0][0], sides[1][0]
-    pair = _pair(two[0].config.run.seed, played[0][0], played[1][0], two, made["notes"])
+    pair = make_pair(two[0].config.run.seed, played[0][0], played[1][0], two, made["notes"])
     return RunComparison(
         unit="tasks, paired",
         success=(pair.a, pair.b),

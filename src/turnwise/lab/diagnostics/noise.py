@@ -106,7 +106,7 @@ def measure_noise(
         )
     assert batch.tokens is not None, "the trainer's batches have tokens"
     credit_T = {
-        name: torch.from_numpy(batch.tokens.broadcast(transform.trace(batch)[0].advantage_R))
+        name: torch.from_numpy(transform.trace(batch)[0].advantage_T(batch.tokens))
         for name, transform in transforms.items()
     }
     weights = trainable(model)

@@ -47,6 +47,11 @@ class RunLog:
         """Whether the run was evaluated after its last step; an evaluation whose episodes all failed is none."""
         return any(record["step"] == self.config.run.steps and _evaluated(record) for record in self.records)
 
+    @property
+    def evaluated(self) -> bool:
+        """Whether the run was evaluated at all."""
+        return any(map(_evaluated, self.records))
+
     def curve(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the learning curve: `[evaluations]` step, training trajectories so far, held-out success.
 

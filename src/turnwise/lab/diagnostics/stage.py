@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 
 from turnwise.base.blocking import blocking
 from turnwise.base.streams import Stream
+from turnwise.base.terminal import say
 from turnwise.config import Config
 from turnwise.credit.batch import Batch
 from turnwise.engines.build import make_engine
@@ -20,7 +22,7 @@ from turnwise.environments.suites import Suite, make_suite, refuse_unrepeatable
 from turnwise.extensions.continuations.play import Continuations
 from turnwise.extensions.judge.judge import Judge, make_judge
 from turnwise.extensions.judge.settings import JudgeConfig
-from turnwise.extensions.turn_budget.budget import TurnBudgetExtension
+from turnwise.extensions.turn_budget.budget import TurnBudgetExtension, limit_of
 from turnwise.measures.base import Played
 from turnwise.measures.plan import Plan, plan_measures
 from turnwise.measures.verdict import check_environment
@@ -57,7 +59,9 @@ class WithinLimits(Around):
         return self.put_given
 
     def put_given(self, start: Start) -> Start:
-        """Wrap one trajectory."""
+        """Wrap one trajectory, unless it forks from one that was played within its limit, which it keeps."""
+        if limit_of(start.task) is not None:
+            return start
         return functools.reduce(lambda found, each: each.put_given(found), self._limits, start)
 
 
@@ -107,6 +111,9 @@ class Stage:
         done, policy, states = load_checkpoint(checkpoint, to_play=to_play)
         for each in limits:
             each.restore(checkpoint, states, folder.path)
+        for key in (each.key for each in extensions if each.evaluates_with_state and each not in limits):
+            if limited or not key.endswith("turn_budget"):
+                say(f"note: the policy plays without what [{key}] shows it in an evaluation", file=sys.stderr)
         policy.model.to(device)  # pyright: ignore[reportArgumentType]
         choose_trainable(policy.model, config.model)
         if config.update.only_norms:
