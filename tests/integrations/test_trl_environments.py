@@ -107,3 +107,14 @@ def test_a_broken_world_has_no_reward_and_harms_nobody(at, caplog):
 def test_environments_that_should_be_kept_apart_are_refused(own, level):
     with pytest.raises(ConfigError, match=f"isolation='{level}': TRL plays environments in its own process"):
         environment_factory(EnvironmentConfig(name="household", **own))
+
+
+@pytest.mark.parametrize("command", [3, None, ["x"], {"a": 1}, True])
+def test_a_command_of_another_type_costs_that_call_alone(command):
+    """A policy may write any JSON; TRL shows it the error."""
+    world = environment_factory(EnvironmentConfig(name=f"{__name__}:Fragile"))()
+    world.reset(task=0)
+    with pytest.raises(TypeError, match="expected a text"):
+        world.play(command)
+    assert world.play("x") == "bye"
+    assert world.get_reward() == 1.0

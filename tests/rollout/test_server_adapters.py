@@ -16,6 +16,7 @@ from turnwise.base.errors import ConfigError, EngineFault, EngineLost
 from turnwise.config import override_config
 from turnwise.engines.base import Sampling
 from turnwise.engines.server import ServerEngine
+from turnwise.engines.server_adapters import Adapters
 from turnwise.engines.settings import EngineConfig
 from turnwise.models.adapters import adapter_weights
 from turnwise.models.policy import load_model
@@ -87,6 +88,21 @@ def test_a_server_that_does_not_use_an_adapter_ends_the_run_with_a_reason(fake):
     fake.used = False
     with pytest.raises(EngineLost, match="does not compute what the trainer does"):
         asyncio.run(engine.update_weights())
+
+
+def test_a_response_that_is_aborted_is_not_compared(fake, monkeypatch):
+    """It says nothing of the adapters; another one is asked for."""
+    policy, asked = adapted(), []
+    generate = Adapters.generate
+
+    async def first_is_aborted(self, body, actor):
+        choice = await generate(self, body, actor)
+        asked.append(actor)
+        return choice.model_copy(update={"finish_reason": "abort", "logprobs": None}) if len(asked) == 1 else choice
+
+    monkeypatch.setattr(Adapters, "generate", first_is_aborted)
+    asyncio.run(engine_of(fake, policy).update_weights())
+    assert len(asked) == 1 + len(ROLES)
 
 
 def test_another_base_model_is_seen_even_if_adapters_change_nothing():

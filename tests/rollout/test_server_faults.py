@@ -14,6 +14,7 @@ from tests.rollout.test_server import assert_plain, make_engine, play
 
 from turnwise.base.blocking import ThreadLoop
 from turnwise.base.errors import ConfigError, EngineFault, EngineLost
+from turnwise.engines.base import Sampling
 
 
 @pytest.fixture
@@ -117,6 +118,15 @@ def test_a_server_that_does_not_offer_it_is_a_mistake_of_the_user(fake, status):
     fake.faults.append(status)
     with pytest.raises(ConfigError, match=rf"HTTP {status} at {GENERATE}.*docs/how-to/vllm.md"):
         play(engine, {0: [1]})
+
+
+@pytest.mark.parametrize("logprobs", [[-1.0, float("nan")], [-1.0, float("inf")], [0.7, -1.0]])
+def test_log_probabilities_that_are_none_are_a_fault_wherever_they_stand(fake, logprobs):
+    engine = make_engine(fake)
+    with pytest.raises(EngineFault, match="not finite"):
+        engine._made([1, 2], logprobs, [3], Sampling(max_new_tokens=4))
+    with pytest.raises(EngineFault, match="expected 1 to 1"):
+        engine._made([1, 2], [-1.0, -1.0], [3], Sampling(max_new_tokens=1))
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,9 @@ from turnwise.credit.methods.build import build_method
 from turnwise.engines.base import Sampling
 from turnwise.engines.local import LocalEngine
 from turnwise.extensions.gateway.http import HttpResponse
+from turnwise.extensions.tinker.client import PassResult
 from turnwise.extensions.tinker.learner import TinkerLearner
-from turnwise.extensions.tinker.model import TinkerModel
+from turnwise.extensions.tinker.model import TinkerModel, fill
 from turnwise.measures.base import Played
 from turnwise.measures.plan import plan_measures
 from turnwise.objective.build import make_objective
@@ -324,7 +325,37 @@ def test_an_answer_of_another_form_is_said_in_a_line(tmp_path: Path, name: str, 
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize(("tokens", "logprobs"), [([], []), ([5], None), ([5, 6], [-1.0])])
+def test_a_result_that_is_not_ready_is_asked_for_again_and_nothing_is_made_anew(tmp_path: Path):
+    """Servers end a long poll with 408."""
+    seen = []
+
+    def watch(asked: str, request: Any) -> HttpResponse | None:
+        seen.append(asked)
+        return HttpResponse({"detail": "timeout"}, status=408) if seen[-2:] == ["asample", "retrieve_future"] else None
+
+    with serving(recipe(), tmp_path) as served:
+        _, engine = connected(served, patience_s=0.5)
+        asyncio.run(engine.update_weights())
+        served.watch = watch
+        assert generate(engine, [[5, 6]])[0].token_ids
+    assert (seen.count("asample"), seen.count("create_model")) == (1, 0)
+    assert seen.count("retrieve_future") >= 2
+
+
+@pytest.mark.parametrize("wrong", [[-1.0], [-1.0, float("nan"), -1.0], [0.5, -1.0, -1.0, -1.0]])
+def test_a_pass_of_other_tokens_is_not_taken(wrong):
+    turn = Turn("", "", [5, 6], [7, 8], [-1.0, -1.0], "", True)
+    sequences = Sequences.from_trajectories([Trajectory(0, "", [turn])])
+    told = {"logprobs": {"data": wrong, "dtype": "float32", "shape": [len(wrong)]}}
+    answer = PassResult.model_validate({"loss_fn_outputs": [told], "metrics": {}})
+    with pytest.raises(EngineLost, match=r"expected finite ones of \[3\]"):
+        fill(sequences, np.arange(1), answer, np.zeros(2))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "logprobs"),
+    [([], []), ([5], None), ([5, 6], [-1.0]), ([5] * 9, [-1.0] * 9)],
+)
 def test_tokens_without_their_log_probabilities_are_no_response(tmp_path: Path, tokens: Any, logprobs: Any):
     seen = []
 

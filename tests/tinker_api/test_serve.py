@@ -205,6 +205,37 @@ def test_a_repeated_request_is_carried_out_once(tmp_path: Path):
             torch.testing.assert_close(weight.grad, 2 * gradient)
 
 
+def test_weights_that_are_saved_under_a_name_again_are_those_that_sample(tmp_path: Path):
+    """As clients save "latest" after every step."""
+    with serving(recipe(), tmp_path) as served:
+        model, told = new_model(served), []
+        for _ in range(2):
+            asked = {"model_id": model, "path": "latest", "type": "save_weights_for_sampler"}
+            path = result(served, "save_weights_for_sampler", asked)["path"]
+            greedy = {**SAMPLE, "model_path": path, "sampling_params": {"max_tokens": 3, "temperature": 0.0}}
+            told.append(result(served, "asample", greedy)["sequences"][0]["logprobs"])
+            data = {"loss_fn": "cross_entropy", "data": [datum([2, 5, 6], weights=[1.0, 1.0])]}
+            result(served, "forward_backward", {"model_id": model, "forward_backward_input": data})
+            result(served, "optim_step", {"model_id": model, "adam_params": {"learning_rate": 0.05}})
+    assert told[0] != told[1]
+
+
+def test_a_pass_that_is_refused_leaves_no_part_of_its_gradient():
+    """The first micro-batch was computed before the last datum was found to be wrong."""
+    trained = Trained(new_policy(recipe()).model, 0, 0)
+    good = datum([2, 5, 6] * 20, logprobs=[-1.0] * 59, advantages=[1.0] * 59)
+    bad = datum([2, 5, 6], logprobs=[-1.0] * 2, advantages=[float("nan")] * 2)
+    for before in ([], [good]):
+        if before:
+            trained.passed({"data": before, "loss_fn": "importance_sampling"}, backward=True)
+        kept = [None if each.grad is None else each.grad.clone() for each in trained.model.parameters()]
+        with pytest.raises(EngineFault, match="is nan"):
+            trained.passed({"data": [good] * 90 + [bad], "loss_fn": "importance_sampling"}, backward=True)
+        for each, grad in zip(trained.model.parameters(), kept, strict=True):
+            assert (each.grad is None) == (grad is None)
+            assert grad is None or torch.equal(each.grad, grad)
+
+
 def test_what_is_held_is_bounded(tmp_path: Path):
     policy = new_policy(recipe())
     with serving(recipe(), tmp_path) as served:

@@ -17,12 +17,16 @@ from transformers import (
     FalconForCausalLM,
     Gemma3ForCausalLM,
     Gemma3TextConfig,
+    GPT2Config,
+    GPT2LMHeadModel,
     GraniteConfig,
     GraniteForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     NemotronConfig,
     NemotronForCausalLM,
+    Phi3Config,
+    Phi3ForCausalLM,
     StableLmConfig,
     StableLmForCausalLM,
 )
@@ -33,6 +37,8 @@ from turnwise.engines.base import Sampling
 from turnwise.engines.local import LocalEngine
 from turnwise.models.logits import logit_factor
 from turnwise.models.policy import load_model
+from turnwise.models.pretrained import pretrained_policy
+from turnwise.models.settings import ModelConfig, PromptConfig
 from turnwise.objective.packing import can_pack
 from turnwise.rollout.record import read_rollouts
 from turnwise.train.loop import train
@@ -135,3 +141,65 @@ def test_logits_that_are_no_multiple_are_refused(tmp_path):
     name = saved(tmp_path / "capped", lambda: Gemma3ForCausalLM(capped))
     with pytest.raises(ConfigError, match=r"caps its logits \(final_logit_softcapping\), which is not supported"):
         load_model(name)
+
+
+def longrope(most: int) -> Any:
+    rope = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 4, "long_factor": [4.0] * 4}
+    return Phi3ForCausalLM(
+        Phi3Config(**{**SIZES, "max_position_embeddings": 400}, original_max_position_embeddings=most,
+                   rope_parameters={**rope, "original_max_position_embeddings": most})
+    )  # fmt: skip
+
+
+def test_a_context_in_which_conversations_change_each_other_is_refused(tmp_path):
+    """With longrope a longer row turns the keys of all rows by other factors."""
+    name = saved(tmp_path / "model", lambda: longrope(64))
+    with pytest.raises(ConfigError, match=r"exceeds the 64 tokens of the original context.*max_context=64 or less"):
+        pretrained_policy(ModelConfig(name=name, max_context=100), PromptConfig(), seed=0)
+    assert pretrained_policy(ModelConfig(name=name, max_context=64), PromptConfig(), seed=0).max_context == 64
+    llama = saved(tmp_path / "llama", SCALED["llama"])
+    with pytest.raises(ConfigError, match=r"exceeds the 1024 tokens that .* can read; lower it"):
+        pretrained_policy(ModelConfig(name=llama, max_context=2000), PromptConfig(), seed=0)
+
+
+@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.parametrize("family", ["gpt2", "dynamic", "longrope"])
+def test_padding_is_at_no_position_that_the_model_does_not_have(tmp_path, family, static):
+    """A long conversation beside short ones: the cache has places beyond what any of them uses."""
+    most = 64
+    dynamic = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 1e4}
+    small = {**SIZES, "max_position_embeddings": most}
+    make = {
+        "gpt2": lambda: GPT2LMHeadModel(
+            GPT2Config(vocab_size=len(WORDS), n_embd=32, n_layer=2, n_head=4, n_positions=most, initializer_range=0.4)
+        ),
+        "dynamic": lambda: LlamaForCausalLM(LlamaConfig(**small, rope_parameters=dynamic)),
+        "longrope": lambda: longrope(most),
+    }[family]
+    model = load_model(saved(tmp_path / "model", make))
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "model").eval()
+
+    async def play() -> list[tuple[list[int], Any]]:
+        engine, told = LocalEngine(model, graphs=static, patience=0), []
+
+        async def converse(number: int, wait: int, first: int, turns: int) -> None:
+            ids = np.random.default_rng(number).integers(3, 97, first).tolist()
+            for _ in range(wait):
+                await asyncio.sleep(0)
+            for _ in range(turns):
+                made = await engine.generate(number, ids, Sampling(max_new_tokens=4, stop_ids=(), seed=3))
+                told.append((ids, made))
+                ids = [*ids, *made.token_ids, 7, 8]
+
+        for wait in range(0, 12, 3):
+            lengths = ((0, 0, 52, 2), (1, wait, 20, 3), (2, wait, 30, 3))
+            await asyncio.gather(*(converse(10 * wait + place, *each) for place, *each in lengths))
+            engine.close()
+        await engine.aclose()
+        return told
+
+    for ids, made in asyncio.run(play()):
+        with torch.no_grad():
+            logits = theirs(input_ids=torch.tensor([[*ids, *made.token_ids]])).logits[0].float()
+        expected = torch.log_softmax(logits[len(ids) - 1 : -1], -1)[range(4), made.token_ids]
+        np.testing.assert_allclose(made.logprobs, expected, atol=2e-4)

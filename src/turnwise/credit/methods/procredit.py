@@ -19,8 +19,8 @@ def procredit(*, progress: float = 0.5, weight: float = 1.0) -> Transform:
         A_it = (S_i - mean(S)) / (std(S) + 1e-6) + weight (G_it - mean(G))
         S_i = R_i + progress c_i,T        G_it = R_i + progress (c_i,T - c_i,t-1)
 
-    R is the trajectory's outcome, the sum of its rewards, and c_t the share of acceptance checks that hold after
-    response t (column `checks`), 0 before the first; it may fall.
+    R is the outcome, and c_t the share of acceptance checks that hold after response t (column `checks`), 0 before
+    the first; it may fall.
     S is compared over the group's trajectories (population deviation), G over all its responses. So
     `A_t - A_{t+1} = weight progress (c_t - c_{t-1})`: only progress distinguishes neighbouring turns.
 
