@@ -1,8 +1,10 @@
 """What an agent sends is recorded: a run can be exported with the prompts that its responses answered."""
 
 import asyncio
+import dataclasses
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -11,9 +13,13 @@ import pytest
 from tests.gateway.asking import assistant, call, scripted, user
 from tests.integrations.logs.test_export import objects
 from tests.rollout import chat_models
+from turnwise.base.errors import DataError
 from turnwise.config import parse_config
 from turnwise.extensions.gateway.outcome import Outcome
+from turnwise.extensions.gateway.prompter import Prompter
 from turnwise.integrations.logs.export import export
+from turnwise.integrations.logs.formats import read_log
+from turnwise.integrations.logs.trajectories import _encode, make_trajectories
 from turnwise.integrations.logs.write import import_log
 from turnwise.integrations.recorded import RecordedRun
 from turnwise.models.chat import chat_format
@@ -118,3 +124,46 @@ def test_an_observation_is_not_recorded_twice(fmt, tmp_path):
     assert pq.read_schema(path).metadata[b"turnwise_format"] == b"5"
     (again, _), _ = read_rollouts(path)
     assert [turn.extras["request"] for turn in again.turns] == requests
+
+
+def test_a_log_with_a_sub_agent_is_read_with_the_ids_that_the_gateway_had(fmt, tmp_path, monkeypatch):
+    """A planner goes on after its helper: what it has said keeps its ids, which the template would write otherwise."""
+    monkeypatch.chdir(tmp_path)
+    said = [CALL.replace("\n", ""), "It is a mug.", "done"]
+
+    async def play() -> Trajectory:
+        session, _ = scripted(fmt, [[*fmt.encode(text), fmt.stop_id] for text in said])
+        messages = [SYSTEM, user("What is there?")]
+        replies, _ = await session.respond(call(messages, tools=[TOOL]))
+        messages += [{**replies[0].message, "tool_calls": replies[0].calls}, FOUND]
+        await session.respond(call([user("Say it whole: mug")]))
+        await session.respond(call(messages, tools=[TOOL]))
+        session.finish(Outcome(1.0, True, {}))
+        return session.end()
+
+    trajectory = asyncio.run(play())
+    assert [turn.fresh for turn in trajectory.turns] == [True, True, True]
+    export(recorded(trajectory), Path("log.jsonl"), "atif")
+    (logged, *_), _ = read_log(Path("log.jsonl"))
+    (again,) = make_trajectories([logged])
+    policy = SimpleNamespace(format=fmt, max_context=4096)
+    _encode(logged, again, Prompter(fmt), policy)  # pyright: ignore[reportArgumentType]
+    for one, other in zip(again.turns, trajectory.turns, strict=True):
+        assert (one.fresh, one.prompt_ids, one.response_ids) == (other.fresh, other.prompt_ids, other.response_ids)
+
+
+def test_pairs_leave_out_trajectories_of_several_conversations_and_say_so(fmt, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    trajectory, _ = asyncio.run(asked(fmt))
+    run = recorded(trajectory)
+    with pytest.raises(DataError, match=r"1 of them have several conversations .* which --by state pairs"):
+        export(run, Path("a.jsonl"), "dpo")
+
+
+def test_recordings_of_tasks_of_their_own_are_not_grouped(fmt, tmp_path):
+    trajectory, _ = asyncio.run(asked(fmt))
+    for names, grouped in (((0, 1), False), ((0, 0), True)):
+        run = RecordedRun(tmp_path / str(grouped), parse_config({"model": {"name": "some/chat"}}))
+        twins = [dataclasses.replace(trajectory, group=number) for number in names]
+        run.add(twins)
+        assert run.grouped is grouped

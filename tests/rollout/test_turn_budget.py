@@ -1,5 +1,6 @@
 """Limits on turns: when a trajectory stops, that limits leave the rest as it was, and what the quantile learns from."""
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from turnwise.engines.local import LocalEngine
 from turnwise.engines.models import Models, NamedModel
 from turnwise.environments.hosts import InProcessEnvironments
 from turnwise.environments.splits import split_seeds
+from turnwise.extensions.continuations.play import Histories
 from turnwise.extensions.turn_budget.budget import (
     Budgeted,
     TurnBudget,
@@ -24,6 +26,7 @@ from turnwise.extensions.turn_budget.budget import (
     turns_within,
 )
 from turnwise.extensions.turn_budget.settings import TurnBudgetConfig
+from turnwise.lab.diagnostics.stage import Stage
 from turnwise.lab.diagnostics.turn_budgets import Limit, compare_limits, spent
 from turnwise.rollout.collectors import Independent
 from turnwise.rollout.plays import play_tasks
@@ -198,3 +201,39 @@ def test_mistakes_are_told(tmp_path):
     ):
         with pytest.raises(ConfigError, match=message):
             small_config(tmp_path, rollout=rollout)
+
+
+def test_an_analysis_goes_on_within_the_limit_of_the_trajectory_itself(tmp_path):
+    """A second limit around a fork looked for progress one turn after the fork, and stopped there."""
+    budget = {"name": "fixed", "turns": 4, "extend": 2}
+    run = train(config_of(tmp_path, budget, {"options": {"turns": 9}}, steps=1))
+    with contextlib.closing(Stage.open(run, 0)) as stage:
+        played, tasks = stage.play_groups(8, 0)
+        starts = [start for start in Histories.of(played, tasks).starts if len(start.turns) in (4, 6)]
+        told = stage.play([start for start in starts for _ in range(8)], seed=7)
+    lengths = {len(trajectory.turns) for trajectory in told}
+    assert lengths <= {6, 8, 9}
+    assert len(lengths) > 1
+
+
+def test_histories_within_other_limits_are_other_histories(tmp_path):
+    """The value of a first state is not that of a trajectory that is spared the limit."""
+    environments: Any = InProcessEnvironments(lambda task: Colors(task, turns=7))
+    budget = TurnBudget(TurnBudgetConfig(name="quantile", free_every=2))
+    budget.learn([2] * 16)
+    collector = Budgeted(Independent(environments, RolloutConfig(group_size=4, max_new_tokens=3)), budget)
+    policy = color_policy(spread=20.0, context=256)
+    models = Models(policy=NamedModel(policy, LocalEngine(policy.model)))
+    models.publish()
+    trajectories = play_tasks(collector, models, range(1), seed=0)
+    assert [len(each.turns) for each in trajectories] == [7, 2, 7, 2]
+    made = Histories.of(trajectories, [0])
+    first = [made.before_R[row] for row in np.cumsum([0, 7, 2, 7])]
+    assert first[0] == first[2] != first[1] == first[3]
+
+
+def test_before_the_first_step_there_is_no_quantile_and_so_no_limit(tmp_path, capsys):
+    budget = {"name": "quantile", "quantile": 0.5, "free_every": 2}
+    run = train(config_of(tmp_path, budget, {"name": "tests.train.uneven:Uneven"}))
+    asked = ["analyse", "pass-at-k", str(run.path), "--tasks", "4", "--samples", "2"]
+    assert main(asked) == 0, capsys.readouterr().err

@@ -166,7 +166,7 @@ def test_a_context_in_which_conversations_change_each_other_is_refused(tmp_path)
 @pytest.mark.parametrize("family", ["gpt2", "dynamic", "longrope"])
 def test_padding_is_at_no_position_that_the_model_does_not_have(tmp_path, family, static):
     """A long conversation beside short ones: the cache has places beyond what any of them uses."""
-    most = 64
+    most = 100
     dynamic = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 1e4}
     small = {**SIZES, "max_position_embeddings": most}
     make = {
@@ -191,8 +191,8 @@ def test_padding_is_at_no_position_that_the_model_does_not_have(tmp_path, family
                 told.append((ids, made))
                 ids = [*ids, *made.token_ids, 7, 8]
 
-        for wait in range(0, 12, 3):
-            lengths = ((0, 0, 52, 2), (1, wait, 20, 3), (2, wait, 30, 3))
+        for wait in range(0, 30, 3 if static else 1):
+            lengths = ((0, 0, 76, 3), (1, wait, 30, 2), (2, wait, 40, 2), (3, wait, 30, 2))
             await asyncio.gather(*(converse(10 * wait + place, *each) for place, *each in lengths))
             engine.close()
         await engine.aclose()

@@ -173,9 +173,8 @@ class Passes:
         sees = torch.arange(shape.length, device=packed.device) <= positions[:, None, :, None]  # [rows, 1, tokens, k]
         mask = attention.additive(sees, model.dtype)
         how: dict[str, Any] = {"cached": True} if attention.use(model) else {}
-        real = (
-            positions if (most := longest(model.config)) is None else positions.clamp(max=most - 1)
-        )  # but for padding
+        most = longest(model.config)  # which padding exceeds, since its place is behind all tokens
+        real = positions if most is None else positions.clamp(max=most - 1)
         how |= {CACHE: self.cache, "attention_mask": mask, "position_ids": real}
         read = last[0] * tokens.shape[1] + last[1]
         with reading(model, read, tokens.shape), noting(model, self.below, self.cache.note):

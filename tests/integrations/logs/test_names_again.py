@@ -174,3 +174,9 @@ def test_logs_without_a_common_task_are_refused_however_few_attempts_they_have(c
     one, other = attempts("one", {"q": [1]}), attempts("other", {"t": [0, 1]})
     assert main(["compare", one, "--", other]) == 2
     assert "have no episode in common" in capsys.readouterr().err
+
+
+def test_a_log_of_which_no_two_trajectories_can_be_compared_is_said(capsys):
+    lines(Path("alone.jsonl"), *(ask("a", 1.0, task=f"t{number}") for number in range(3)))
+    assert main(["import", "alone.jsonl"]) == 0
+    assert "every trajectory is its own, so comparisons give no credit" in capsys.readouterr().err
