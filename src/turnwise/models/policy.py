@@ -108,7 +108,7 @@ def load_model(name: str) -> PreTrainedModel:
         for key in [*rates, *(["p"] if isinstance(module, torch.nn.Dropout) else [])]:
             setattr(module, key, 0.0)
     find_logit_factor(model, name)
-    model._turnwise_try_paths = True  # see `turnwise.objective.packing`
+    model._turnwise_follows_paths = None  # not tried yet; see `turnwise.objective.packing`
     return model
 
 

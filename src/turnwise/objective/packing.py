@@ -95,18 +95,18 @@ def _follows_paths(model: Any) -> bool:
 
     Tried once per model that was loaded: the two sequences of a small tree, packed and apart.
     """
-    if getattr(model, "_turnwise_try_paths", False):
-        token_ids = [np.array(ids) % model.config.get_text_config().vocab_size for ids in ([1, 2, 3, 4], [1, 2, 5, 6])]
-        packed = pack(token_ids, np.zeros(2, dtype=np.int64))
-        with torch.autocast(model.device.type, enabled=False):
-            together = packed_hidden(model, packed)[0]
-            ids = torch.from_numpy(np.stack(token_ids)).to(model.device)
-            apart = model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
-        found = torch.stack([together[torch.from_numpy(places)] for places in packed.places])
-        differs = (found - apart).abs().max()
-        model._turnwise_try_paths = False
-        model._turnwise_follows_paths = bool(differs <= CLOSE * apart.abs().max())
-    return getattr(model, "_turnwise_follows_paths", True)
+    if (known := getattr(model, "_turnwise_follows_paths", True)) is not None:
+        return known
+    token_ids = [np.array(ids) % model.config.get_text_config().vocab_size for ids in ([1, 2, 3, 4], [1, 2, 5, 6])]
+    packed = pack(token_ids, np.zeros(2, dtype=np.int64))
+    with torch.autocast(model.device.type, enabled=False):
+        together = packed_hidden(model, packed)[0]
+        ids = torch.from_numpy(np.stack(token_ids)).to(model.device)
+        apart = model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
+    found = torch.stack([together[torch.from_numpy(places)] for places in packed.places])
+    follows = bool((found - apart).abs().max() <= CLOSE * apart.abs().max())
+    model._turnwise_follows_paths = follows
+    return follows
 
 
 def packed_hidden(model: PreTrainedModel, packed: Packed) -> torch.Tensor:
