@@ -1,12 +1,16 @@
-"""A real browser for the page, where there is one."""
+"""A real browser for the page, where there is one, and the server of live pages."""
 
 import os
 import shutil
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from tests.needs import reason
+
+from turnwise.lab.report.live import _listen
 
 CHROMIUM = (
     os.environ.get("CHROMIUM")
@@ -34,6 +38,20 @@ def chromium() -> Iterator:
         browser.close()
 
 
+@contextmanager
+def serving(folder: Path, token: str | None = None) -> Iterator[str]:
+    """Serve a folder as `turnwise report --live` does; yields the address."""
+    server = _listen("127.0.0.1", 0, folder, token)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
 class Opened:
     """An opened page, with what it said on the console."""
 
@@ -43,13 +61,17 @@ class Opened:
         self.page, self.said = self.context.new_page(), []
         self.page.on("console", lambda message: self.said.append(message.text))
         self.page.on("pageerror", lambda error: self.said.append(str(error)))
-        self.page.on(
-            "request", lambda request: self.said.append(request.url) if request.url.startswith("http") else None
-        )
+        own = url.rpartition("/")[0] + "/"
+        self.page.on("request", lambda request: self.asks(request.url, own))
         self.profiler = self.context.new_cdp_session(self.page)
         self.profiler.send("Performance.enable", {"timeDomain": "threadTicks"})
         self.page.goto(url)
         self.page.wait_for_selector("body[data-ready=yes]")
+
+    def asks(self, url: str, own: str) -> None:
+        """Keep what the page asks the network for, except for its own files where they are served."""
+        if url.startswith("http") and not url.startswith(own):
+            self.said.append(url)
 
     def text(self, selector: str) -> str:
         return self.page.inner_text(selector)

@@ -1,9 +1,11 @@
 """A browser for the tests of a file, and pages in it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
-from tests.report.browser import Opened, chromium
+from tests.report.browser import Opened, chromium, serving
 
 
 @pytest.fixture(scope="module")
@@ -13,8 +15,18 @@ def browser() -> Iterator:
 
 
 @pytest.fixture
-def opened(browser, page_url) -> Iterator:
-    """Open pages of the report that the file's `page_url` gives; none may say anything on the console."""
+def serve() -> Iterator[Callable[[Path], str]]:
+    """Serve a folder until the test ends. A browser that opens files from disk can read a changing one cut off."""
+    with ExitStack() as stack:
+        yield lambda folder: stack.enter_context(serving(folder))
+
+
+@pytest.fixture
+def opened(browser, page_url, serve) -> Iterator:
+    """Open pages of the report that the file's `page_url` gives; none may say anything on the console.
+
+    `serve` comes first, so that servers end after the pages that poll them.
+    """
     pages: list[Opened] = []
 
     def open_page(hash_: str = "", url: str = page_url, **context) -> Opened:

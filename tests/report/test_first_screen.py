@@ -77,14 +77,14 @@ def test_the_answers_stand_first(opened):
     page.fits(375)
 
 
-def test_a_report_waits_for_a_run_that_has_not_begun(opened, tmp_path):
+def test_a_report_waits_for_a_run_that_has_not_begun(opened, serve, tmp_path):
     folder = tmp_path / "page"
     data = ReportData([tmp_path / "late"], folder / "files", ["grpo"], wait=True)
     install(folder / "files")
     assert data.update()
     assert not data.update()
-    url = write_index(folder, "files", live=True).as_uri()
-    page = opened(url=url)
+    write_index(folder, "files", live=True)
+    page = opened(url=serve(folder) + "/index.html")
     assert page.text("#title") == "Waiting for late to begin"
     assert not page.page.is_visible("main")
     write_run(tmp_path / "late", steps=1)

@@ -1,17 +1,16 @@
 """`report --live` among callers that are malformed, slow, or elsewhere; TURNWISE_SOAK_S=600 for ten minutes."""
 
 import asyncio
-import contextlib
 import http.client
 import queue
 import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 from tests import soak
+from tests.report.browser import serving
 from tests.report.synthetic import write_run
 from tests.toys import small_config
 
@@ -23,19 +22,6 @@ from turnwise.train.loop import train
 def page(tmp_path):
     (tmp_path / "index.html").write_text("<p>the page</p>")
     return tmp_path
-
-
-@contextlib.contextmanager
-def serving(folder, token=None) -> Iterator[str]:
-    server = live._listen("127.0.0.1", 0, folder, token)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 @pytest.fixture

@@ -212,15 +212,16 @@ def test_the_run_that_was_chosen_last_is_shown(opened):
     assert shown == ["run0", 4 * 24]
 
 
-def live_page(opened, run: Path, folder: Path):
-    """Open a live page of a run; returns its data, to update, and the page."""
+def live_page(opened, serve, run: Path, folder: Path):
+    """Open a live page of a run as it is served; returns its data, to update, and the page."""
     data = ReportData([run], folder / "files", METHODS)
     install(folder / "files")
     data.update()
-    return data, opened(url=write_index(folder, "files", live=True).as_uri())
+    write_index(folder, "files", live=True)
+    return data, opened(url=serve(folder) + "/index.html")
 
 
-def test_a_live_page_keeps_what_the_reader_uses_and_searches_new_steps(opened, tmp_path):
+def test_a_live_page_keeps_what_the_reader_uses_and_searches_new_steps(opened, serve, tmp_path):
     run = write_run(tmp_path / "run", steps=30)
     write_analysis(run)
     records = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
@@ -228,7 +229,7 @@ def test_a_live_page_keeps_what_the_reader_uses_and_searches_new_steps(opened, t
     (run / "metrics.jsonl").write_text("".join(records[:-1]))
     kept = last.read_bytes()
     last.unlink()
-    data, page = live_page(opened, run, tmp_path / "page")
+    data, page = live_page(opened, serve, run, tmp_path / "page")
     page.unfold()
     page.page.fill("#settings .tabulator-header-filter input", "learning_rate")
     page.page.fill("#text", "you are in")
@@ -250,9 +251,9 @@ def test_a_live_page_keeps_what_the_reader_uses_and_searches_new_steps(opened, t
     assert all("learning_rate" in name for name in names)
 
 
-def test_a_live_page_searches_steps_again_that_were_recorded_anew(opened, tmp_path):
+def test_a_live_page_searches_steps_again_that_were_recorded_anew(opened, serve, tmp_path):
     run, other = write_run(tmp_path / "run", steps=2), write_run(tmp_path / "other", steps=2, seed=1)
-    data, page = live_page(opened, run, tmp_path / "page")
+    data, page = live_page(opened, serve, run, tmp_path / "page")
     page.page.fill("#text", "room 3")
     page.press("Enter")
     found = "Tabulator.findTable('#table')[0].getData('active').map((row) => row.key)"
