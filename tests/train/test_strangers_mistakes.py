@@ -9,6 +9,7 @@ from tests.toys import Colors, small_config
 
 from turnwise.base.errors import RunError
 from turnwise.commands.cli import main
+from turnwise.environments.suites import make_suite
 from turnwise.rollout.record import read_rollouts
 from turnwise.train.loop import train
 
@@ -51,7 +52,9 @@ def test_an_agent_that_changes_the_working_directory_is_named(tmp_path, monkeypa
 
 
 def test_names_of_tasks_may_be_numbers(tmp_path):
-    run = train(small_config(tmp_path, environment={"name": f"{__name__}:Numbered"}))
+    settings = small_config(tmp_path, environment={"name": f"{__name__}:Numbered"})
+    assert make_suite(settings.environment).task_name(3) == "3"
+    run = train(settings)
     assert all(each.task.isdecimal() for each in read_rollouts(run.table("rollouts", 1))[0])
 
 

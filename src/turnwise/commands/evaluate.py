@@ -117,7 +117,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     else:
         episodes, seeds = options.episodes or config.evaluate.final_episodes, range(options.seeds or 1)
         name = f"own-{config.environment.name}-{config.environment.eval_split}-{episodes}"
-    tasks = [str(suite.task_name(task)) for task in panel(found, episodes)]
+    tasks = [suite.task_name(task) for task in panel(found, episodes)]
     if options.panel:
         check_tasks(options.panel, tasks)
     device = use_device(config.run)

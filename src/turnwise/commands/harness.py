@@ -80,7 +80,7 @@ def _check(options: argparse.Namespace) -> int:
     device, suite = use_device(config.run), make_suite(config.environment)
     tasks = tasks_of(suite, config.environment.name, config.environment.train_split)
     chosen = [tasks[number] for number in range(len(tasks) if options.all else min(options.tasks, len(tasks)))]
-    names = [str(suite.task_name(task)) for task in chosen]
+    names = [suite.task_name(task) for task in chosen]
     path = Path(options.name)
     with ConsoleDisplay() as display:
         if (path / "config.json").is_file():

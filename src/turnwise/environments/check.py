@@ -137,7 +137,7 @@ def inspect_environment(
             problems += _check_steps(episode.steps)
         for episode in (first, *further):
             refused.update(dict.fromkeys(episode.refused()))
-        plays[str(suite.task_name(task))] = first
+        plays[suite.task_name(task)] = first
     if refused:
         some = ", ".join(repr(text[:40]) for text in list(refused)[:3])
         problems.append(
@@ -355,7 +355,7 @@ def _check_seeds(
     """
     if len(seen) < 2 or any(other != seen[0] for other in seen[1:]):
         return []
-    names = ", ".join(str(suite.task_name(task)) for task in tasks)
+    names = ", ".join(suite.task_name(task) for task in tasks)
     understood = any(step["valid"] for step in visible[0][1:])
     try:
         begun = [play(lambda task=task: suite.environment(task), scripted([]), 0, on_call) for task in tasks[:2]]

@@ -30,7 +30,7 @@ class Suite(Protocol):
         ...
 
     def task_name(self, task: Task) -> str:
-        """Name a task in records. Default for your own suite: `str`."""
+        """Name a task in records. Your own suite may return another type, or have none: `str` is applied."""
         ...
 
 
@@ -182,8 +182,8 @@ def named_suite(config: EnvironmentConfig) -> Suite:
         is_suite = hasattr(factory, "tasks")
         _check_call(config, factory, is_suite=is_suite)
         suite = factory(config, **config.options) if is_suite else Seeded(factory, config.options)
-        if not hasattr(suite, "task_name"):
-            suite.task_name = str  # pyright: ignore[reportAttributeAccessIssue]
+        named = getattr(suite, "task_name", str)
+        object.__setattr__(suite, "task_name", lambda task: str(named(task)))  # also of a frozen dataclass
         return suite
     if config.name == IMPORTED:
         raise ConfigError(

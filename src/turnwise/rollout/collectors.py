@@ -68,7 +68,7 @@ class Independent:
             Group(
                 models=batch.models,
                 task=task,
-                name=str(self._task_name(task)),
+                name=self._task_name(task),
                 number=place,
                 size=size,
                 first=first,

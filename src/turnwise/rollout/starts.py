@@ -108,7 +108,7 @@ class Start:
 
 def make_starts(tasks: Sequence[Task], group_size: int, task_name: Callable[[Task], str] = str) -> list[Start]:
     """Start every task `group_size` times, each task a group."""
-    return [Start(task, group, str(task_name(task))) for group, task in enumerate(tasks) for _ in range(group_size)]
+    return [Start(task, group, task_name(task)) for group, task in enumerate(tasks) for _ in range(group_size)]
 
 
 def fork(trajectory: Trajectory, turn: int, task: Task, token: int = 0) -> Start:
