@@ -8,7 +8,7 @@ from transformers import PreTrainedModel
 from turnwise.base.errors import ConfigError
 
 CLOSE = 1e-3
-"""Largest relative difference between logits that are the same but for rounding."""
+"""Largest relative difference between outputs of a model that are the same but for rounding."""
 
 
 def logit_factor(model: PreTrainedModel) -> float:

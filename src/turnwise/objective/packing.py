@@ -14,9 +14,7 @@ from transformers import PreTrainedModel
 
 from turnwise.models import attention
 from turnwise.models.attention import Path
-
-CLOSE = 1e-3
-"""Largest relative difference between hidden states that are the same but for rounding."""
+from turnwise.models.logits import CLOSE
 
 
 @dataclasses.dataclass(frozen=True)

@@ -41,6 +41,11 @@ RECENT = 64
 """Trajectories of one name to which a record may belong that does not say all that they do."""
 
 
+def numbered(name: str, number: int) -> str:
+    """Name a trajectory whose name is used again, such as "play (2)" for number 1."""
+    return f"{name} ({number + 1})" if number else name
+
+
 class Names:
     """Tell trajectories apart whose name is used again, such as a number that restarts with each task."""
 

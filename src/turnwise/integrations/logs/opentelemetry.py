@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from turnwise.base.errors import DataError
 from turnwise.extensions.gateway.messages import Message, short
 from turnwise.integrations.logs.conventions import current
-from turnwise.integrations.logs.logged import CONTRADICTING, Logged, Names, Response, as_text, check
+from turnwise.integrations.logs.logged import CONTRADICTING, Logged, Names, Response, as_text, check, numbered
 from turnwise.integrations.logs.messages import read_history, read_one, read_tools
 from turnwise.integrations.logs.source import Source, Undecided
 
@@ -108,7 +108,7 @@ def read_opentelemetry(source: Source) -> Iterator[Logged]:
         for name, own in by_name.items():
             said = {key: value for span in reversed(own) for key, value in span.attributes.items()}
             number = names.number(name, {key: said.get(key) for key in (TASK, GROUP)})
-            together[f"{name} ({number + 1})" if number else name] += own
+            together[numbered(name, number)] += own
     every = [span for members in spans.values() for span in members]
     if every and not source.left_out and not any(span.is_call or REWARD in span.attributes for span in every):
         operations = sorted({short(span.attributes.get("gen_ai.operation.name")) for span in every})
@@ -312,7 +312,7 @@ def write_opentelemetry(logged: Sequence[Logged], method: str) -> Iterator[dict[
     for number, each in enumerate(logged):
         spans, name = [], each.id or each.where
         names[name] += 1  # batches may have trajectories of the same name, and spans have no batch
-        name += f" ({names[name]})" * (names[name] > 1)
+        name = numbered(name, names[name] - 1)
         for place, response in enumerate(each.responses):
             own: dict[str, Any] = {
                 "gen_ai.operation.name": "chat",

@@ -15,7 +15,16 @@ from pydantic import BaseModel
 from turnwise.base.errors import DataError
 from turnwise.environments.tool_calls import without_reasoning
 from turnwise.extensions.gateway.messages import Message, history_keys, short
-from turnwise.integrations.logs.logged import CONTRADICTING, BatchNumber, Logged, Names, Response, as_text, check
+from turnwise.integrations.logs.logged import (
+    CONTRADICTING,
+    BatchNumber,
+    Logged,
+    Names,
+    Response,
+    as_text,
+    check,
+    numbered,
+)
 from turnwise.integrations.logs.messages import read_history, read_items, read_one, read_tools
 from turnwise.integrations.logs.source import Source
 
@@ -58,8 +67,9 @@ def read_requests(source: Source) -> Iterator[Logged]:
             tools = read_tools(request.get("tools"), f"{where}: request")
             history = _history(request, answers, f"{where}: request", source)
             name = next((as_text(facts[key]) for key in TOGETHER if facts.get(key) is not None), "")
-            if name and (number := names.number(name, {key: facts.get(key) for key in ("step", "task", "group")})):
-                name = f"{name} ({number + 1})"
+            if name:
+                own = {key: facts.get(key) for key in ("step", "task", "group")}
+                name = numbered(name, names.number(name, own))
             keys = _keys(history)
             name = name or next((ends[key] for key in reversed(keys) if key in ends), where)
             failure, message, reason = _failure(pair.response, answer), {}, None
