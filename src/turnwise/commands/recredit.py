@@ -1,6 +1,7 @@
 """Define `turnwise recredit`."""
 
 import argparse
+import contextlib
 import functools
 import math
 import shlex
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.base.errors import ConfigError, RunError, guide
+from turnwise.base.imports import NotLoaded, as_data
 from turnwise.base.terminal import print_table, say, say_next
 from turnwise.commands.common import add_markdown, open_run, refuse_written
 from turnwise.credit.compared import COMPARED
@@ -77,16 +79,17 @@ def _recredit(options: argparse.Namespace) -> int:
         raise ConfigError(
             f"the method of {folder.path}, {config.label}, is code that the run names; to run it, name it by --method"
         )
+    plain = config.model_copy(update={"measures": tuple(name for name in config.measures if ":" not in name)})
     table: list[Sequence[str]] = [HEAD]
     signal, penalty = True, config.environment.invalid_penalty
     read = functools.cache(functools.partial(read_recorded, folder, invalid_penalty=penalty))
     for name in options.method or [None]:
         overrides = options.overrides if name is None else [f"method={name}", *options.overrides]
-        asked = override_config(config, overrides)
+        asked = override_config(plain, overrides)
         transform = make_transform(asked.method)
-        plan_measures(
-            {f"method {asked.label!r}": transform.needs}, further=config.measures, models=config.optional_models
-        )  # raises for columns that no run measures
+        with as_data(), contextlib.suppress(NotLoaded):  # raises for columns that no run measures
+            needs = {f"method {asked.label!r}": transform.needs}
+            plan_measures(needs, further=config.measures, models=config.optional_models)
         replayed = list(replay(folder, transform, invalid_penalty=penalty, only=options.step, read=read))
         if not replayed:
             raise RunError(f"{folder.path} learned nothing in the requested steps; choose others with --step")

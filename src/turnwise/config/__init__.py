@@ -195,7 +195,8 @@ def _mistake(data: dict[str, Any]) -> str:
 
 def override_config(config: Config, overrides: Sequence[str]) -> Config:
     """Return a configuration with overrides applied."""
-    data = config.model_dump(mode="json") | {"method": config.method.written}
+    replaced = any(override.startswith("method=") for override in overrides)  # then its code is not loaded
+    data = config.model_dump(mode="json") | {"method": {} if replaced else config.method.written}
     refuse_contradiction(overrides)
     for override in overrides:
         apply(data, override, Config)

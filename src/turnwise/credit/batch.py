@@ -131,17 +131,16 @@ class Batch:
             >>> batch.num_groups, batch.num_trajectories, batch.num_responses
             (1, 2, 3)
         """
-        nested = [[list(trajectory) for trajectory in group] for group in groups]
+        try:
+            nested = [[list(trajectory) for trajectory in group] for group in groups]
+        except TypeError:
+            raise BatchError("expected responses as groups[group][trajectory][turn], lists within lists") from None
         if not nested:
             raise BatchError("a batch needs at least one group, got none")
         for g, group in enumerate(nested):
             if not group or not all(group):
-                what = (
-                    f"trajectory {next(n for n, t in enumerate(group) if not t)} of group {g}"
-                    if group
-                    else f"group {g}"
-                )
-                raise BatchError(f"{what} is empty; leave it out")
+                empty = next((f"trajectory {n} of group {g}" for n, t in enumerate(group) if not t), f"group {g}")
+                raise BatchError(f"{empty} is empty; leave it out")
         for g, group in enumerate(nested):
             for n, trajectory in enumerate(group):
                 for t, response in enumerate(trajectory):

@@ -212,7 +212,7 @@ def _chained(
     after = []
     for part, part_state in zip(transforms, states, strict=True):
         credit_R, part_state = part.update(credit_R, part_state, batch)
-        batch.check_credit(credit_R, part.name if part.name == name else f"{part.name} in {name}")
+        credit_R = batch.check_credit(credit_R, part.name if part.name == name else f"{part.name} in {name}")
         after.append(part_state)
     return credit_R, tuple(after)
 

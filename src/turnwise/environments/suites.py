@@ -4,6 +4,7 @@ A suite lists tasks and builds the environment of a task. Words for a tiny polic
 warm start, are optional.
 """
 
+import contextlib
 import inspect
 import itertools
 from collections.abc import Callable, Sequence
@@ -183,7 +184,8 @@ def named_suite(config: EnvironmentConfig) -> Suite:
         _check_call(config, factory, is_suite=is_suite)
         suite = factory(config, **config.options) if is_suite else Seeded(factory, config.options)
         named = getattr(suite, "task_name", str)
-        object.__setattr__(suite, "task_name", lambda task: str(named(task)))  # also of a frozen dataclass
+        with contextlib.suppress(AttributeError):  # of a class with slots, which names its tasks as it does
+            object.__setattr__(suite, "task_name", lambda task: str(named(task)))  # also of a frozen dataclass
         return suite
     if config.name == IMPORTED:
         raise ConfigError(

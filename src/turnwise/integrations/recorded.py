@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from turnwise.config import Config, parse_config
-from turnwise.measures.base import Played
+from turnwise.measures.base import Columns, Played, measure
 from turnwise.measures.plan import Plan
 from turnwise.measures.played import played
 from turnwise.measures.scored import engine_scores, entropy, rare_tokens, sampled
@@ -19,6 +19,18 @@ from turnwise.train.credit import Credit, make_transform
 from turnwise.train.evaluation.outcomes import write_outcomes
 from turnwise.train.evaluation.play import evaluation_metrics
 from turnwise.train.folder import RunFolder
+
+
+@measure(provides=("logprob_T",), needs=("behavior_logprob_T",))
+def told_scores(step: Played, columns: Columns) -> Columns:
+    """Take the log-probabilities of the engine for those of the policy (nats), where entropies are not known."""
+    return {"logprob_T": columns["behavior_logprob_T"]}
+
+
+@measure(provides=("logprob",), needs=("logprob_T",))
+def told_mean(step: Played, columns: Columns) -> Columns:
+    """Compute the mean log-probability of each response's tokens (nats)."""
+    return {"logprob": step.tokens.mean(columns["logprob_T"])}
 
 
 class RecordedRun:
@@ -71,9 +83,13 @@ class RecordedRun:
         self.folder.log({"step": self.steps, **{f"eval/{name}": value for name, value in metrics.items()}})
 
     def _columns(self, used: Sequence[Trajectory]) -> dict[str, np.ndarray]:
-        """Return the columns that records keep: entropies if the engine measured them, and credit."""
+        """Return the columns that records keep: what is known of log-probabilities and entropies, and credit."""
         turns = [turn for trajectory in used for turn in trajectory.turns]
-        measured = all(turn.behavior_entropies for turn in turns)
-        plan = Plan((sampled, engine_scores, entropy, rare_tokens, played) if measured else (played,))
+        known = (played,)
+        if all(turn.behavior_entropies for turn in turns):
+            known = (sampled, engine_scores, entropy, rare_tokens, played)
+        elif all(turn.behavior_logprobs for turn in turns):
+            known = (sampled, told_scores, told_mean, rare_tokens, played)
+        plan = Plan(known)
         batch, _ = plan.take(Played(used, invalid_penalty=self._penalty))
         return {name: batch.columns[name] for name in plan.recorded} | self._credit.update(batch).columns

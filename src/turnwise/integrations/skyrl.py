@@ -97,6 +97,6 @@ def _to_trained_rows(rewards: Any, mask: Any, trajectory_N: np.ndarray) -> Any:
     before_N = np.maximum.accumulate(np.where(trained_N, np.arange(len(trained_N)), -1))
     moved_N = ~trained_N & (before_N >= 0) & (trajectory_N[before_N] == trajectory_N)
     moved, rewards = rewards.new_tensor(moved_N), rewards.clone()
-    to = mask.new_tensor(np.maximum(before_N, 0)).long()
+    to = mask.long().new_tensor(np.maximum(before_N, 0))  # of row numbers, whatever the type of the mask
     rewards[:, -1].index_add_(0, to, rewards.sum(dim=-1) * moved)
     return rewards

@@ -142,8 +142,9 @@ class Format:
     def _special(self) -> re.Pattern[str]:
         added = self.tokenizer.added_tokens_decoder.values()  # holds special tokens that the tokenizer does not name
         template = f"{self.first}{self.following}{self.tokenizer.chat_template or ''}"
-        # some models' borders of messages are no special tokens
-        special = {str(each) for each in added if each.special or str(each) in template} - {*MARKUP}
+        # some models' borders of messages are no special tokens; white space that is a token is no border
+        borders = {str(each) for each in added if str(each) in template and not str(each).isspace()}
+        special = ({str(each) for each in added if each.special} | borders) - {*MARKUP}
         special |= {*self.tokenizer.all_special_tokens, self.stop}
         longest_first = sorted(filter(None, special), key=len, reverse=True)
         return re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")

@@ -16,6 +16,7 @@ from turnwise.base.errors import ConfigError, DataError
 from turnwise.models.adapters import base_of_roles, load_roles, roles_of, save_adapters, use_adapter
 from turnwise.models.format import Format
 from turnwise.models.logits import find_logit_factor
+from turnwise.models.positions import check_positions
 from turnwise.models.remote import RemoteModel, load_remote
 from turnwise.models.settings import ModelConfig
 
@@ -71,7 +72,10 @@ def load_policy(folder: Path) -> Policy:
     try:
         settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
         roles = settings.get("roles", ())
-        model: Any = load_remote(folder) or load_model(base_of_roles(folder, roles) if roles else str(folder))
+        model: Any = load_remote(folder)
+        if model is None:
+            model = load_model(base_of_roles(folder, roles) if roles else str(folder))
+            check_positions(model.config, str(folder), settings["max_context"])
         if roles:
             load_roles(model, folder, roles)
         tokenizer = AutoTokenizer.from_pretrained(folder)

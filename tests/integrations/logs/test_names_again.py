@@ -173,7 +173,7 @@ def test_all_attempts_of_two_logs_count_in_whatever_order_they_are(capsys):
 def test_logs_without_a_common_task_are_refused_however_few_attempts_they_have(capsys):
     one, other = attempts("one", {"q": [1]}), attempts("other", {"t": [0, 1]})
     assert main(["compare", one, "--", other]) == 2
-    assert "have no episode in common" in capsys.readouterr().err
+    assert "have no task in common" in capsys.readouterr().err
 
 
 def test_a_log_of_which_no_two_trajectories_can_be_compared_is_said(capsys):

@@ -1,17 +1,21 @@
 """Ask a server of the Tinker API: requests are answered with a number, under which results follow."""
 
+import asyncio
 import os
 import re
+import time
 from typing import Any
 
 import pydantic
 
 from turnwise.base.errors import ConfigError, EngineFault, guide
-from turnwise.engines.connection import A, Answer, Connection, Unanswered, get_once, read_json
+from turnwise.engines.connection import FIRST_WAIT_S, A, Answer, Connection, Unanswered, get_once, read_json
 
 API = "/api/v1/"
 CAPABILITIES = f"{API}get_server_capabilities"
 KEY = "TINKER_API_KEY"
+LONG_POLL_S = 1.0
+"""A server that answers 408 sooner has not waited for the result."""
 _LOST = re.compile(r"not (found|loaded)|unknown (model|session)|there is no (model|session|request)", re.IGNORECASE)
 
 
@@ -165,10 +169,16 @@ class Service(Connection):
             EngineFault: The server rejects the request as wrong.
             EngineLost: The result has another form.
         """
+        waited = time.monotonic()  # when the server last took its time over an answer
         while True:
+            asked = time.monotonic()
             try:
                 answer = await self._ask("POST", API + "retrieve_future", json={"request_id": begun.request_id})
             except Pausing:
+                waited = asked if time.monotonic() - asked >= LONG_POLL_S else waited
+                if time.monotonic() - waited > self.settings.patience_s:
+                    raise
+                await asyncio.sleep(FIRST_WAIT_S)
                 continue
             pending = self._read(Pending, answer)
             if pending.type == "try_again":

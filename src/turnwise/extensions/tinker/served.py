@@ -22,6 +22,7 @@ from turnwise.extensions.gateway.errors import BadRequest
 from turnwise.models.adapters import add_adapters
 from turnwise.models.logits import logit_factor
 from turnwise.models.policy import trainable
+from turnwise.models.positions import longest
 from turnwise.models.settings import ModelConfig
 from turnwise.objective.gradient import Budget
 from turnwise.objective.losses import policy_loss
@@ -278,8 +279,10 @@ def check_tokens(ids: Sequence[int], model: PreTrainedModel) -> None:
 
 
 def longest_of(model: PreTrainedModel) -> int:
-    """Return how many tokens a model can read."""
-    return int(model.config.get_text_config().max_position_embeddings)
+    """Return how many tokens a model can read without depending on other conversations."""
+    found = longest(model.config)
+    assert found is not None
+    return found
 
 
 def _micro_batches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:

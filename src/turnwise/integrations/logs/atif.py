@@ -252,7 +252,8 @@ class _Reader:
         responses = []
         while self.parts:
             name = min(self.parts)
-            responses += self._continued(name)[0] if ".cont-" in name else self._sub(self.parts.pop(name), name)
+            with self.source.record(name):  # it may be another file than a trajectory
+                responses += self._continued(name)[0] if ".cont-" in name else self._sub(self.parts.pop(name), name)
         return responses
 
     def _continued(self, name: str) -> tuple[list[Response], list[Message]]:

@@ -101,8 +101,9 @@ def _step(message: Message, response: Response | None, turn: Mapping[int, int], 
         metrics |= dict(zip(TOKENS, values, strict=True))
         step["metrics"] = {key: value for key, value in metrics.items() if value not in (None, [])}
     own = {name: getattr(response, name) for name in OF_RESPONSE}
-    own["valid"] = None if response.valid else False
-    own = {key: value for key, value in own.items() if (value is False and key == "valid") or value}
+    own = {key: value for key, value in own.items() if value}
+    own |= {} if response.valid else {"valid": False}
+    own |= {} if response.reward is None else {"reward": response.reward}
     own |= {"turn": turn[id(response)]} if id(response) in turn else {}
     if response.advantage is not None:
         own |= {"advantage": response.advantage, "method": method}

@@ -143,7 +143,8 @@ def conversation(part: Sequence[Response], after: Sequence[Any] = (), *, own: bo
     said = {len(response.history): response for response in part}
     for place, message in enumerate(messages):
         if (response := said.get(place) if own else None) is not None:
-            fields = {key: getattr(response, key) for key in ("reward", "state_key", "actor", "truncated")}
+            fields = {key: getattr(response, key) for key in ("state_key", "actor", "truncated")}
+            message |= {} if response.reward is None else {"reward": response.reward}
             message |= {key: value for key, value in fields.items() if value}
             message |= {} if response.valid else {"valid": False}
         elif message["role"] == "assistant" and place not in said:

@@ -185,12 +185,10 @@ def _credit(path: Path, method: str, step: int | None) -> dict[int, np.ndarray]:
     """Return the advantages of a method for each row of each step; NaN for those without credit."""
     folder, config = RunFolder.open(path)
     transform = make_transform(override_config(config, [f"method={method}"]).method)
-    found = {}
+    paths = {number: folder.rollouts / f"step-{number:06d}.parquet" for number in recorded_steps(folder)}
+    found = {number: np.full(pq.read_metadata(path).num_rows, np.nan) for number, path in paths.items()}
     for recorded, trace in replay(folder, transform, invalid_penalty=config.environment.invalid_penalty, only=step):
-        rows = pq.read_metadata(folder.rollouts / f"step-{recorded.step:06d}.parquet").num_rows
-        values = np.full(rows, np.nan)
-        values[recorded.row_R] = trace.advantage_R
-        found[recorded.step] = values
+        found[recorded.step][recorded.row_R] = trace.advantage_R
     return found
 
 
@@ -211,7 +209,7 @@ def _logged(trajectory: Trajectory, name: str, step: int, values: Sequence[float
                 history,
                 message,
                 tools,
-                reward=turn.reward,
+                reward=turn.reward or None,
                 valid=turn.valid,
                 truncated=turn.truncated,
                 state_key=None if turn.state_key is None else str(turn.state_key),
@@ -227,8 +225,8 @@ def _logged(trajectory: Trajectory, name: str, step: int, values: Sequence[float
         history, whole = [*history, message], [*ids, *turn.response_ids]
     outcome = None
     if responses and trajectory.failure != f"log: {UNREWARDED}":
-        outcome = Outcome(responses[-1].reward, trajectory.success, trajectory.info)
-        responses[-1].reward = 0.0
+        outcome = Outcome(responses[-1].reward or 0.0, trajectory.success, trajectory.info)
+        responses[-1].reward = None
     return Logged(
         name,
         responses,
@@ -264,6 +262,8 @@ def _not_recorded(path: Path) -> Iterator[str]:
     step = folder.rollouts / f"step-{recorded_steps(folder)[0]:06d}.parquet"
     if "request" not in pq.read_schema(step).names:
         yield "an earlier turnwise recorded this run: of what agents sent it kept the last message alone"
+    if penalty := config.environment.invalid_penalty:
+        yield f"the run takes {penalty:g} from invalid responses (environment.invalid_penalty), which no format holds"
     given = {
         "lists of admissible actions": config.prompt.admissible,
         "current subgoals": config.prompt.plan,

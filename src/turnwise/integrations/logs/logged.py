@@ -61,15 +61,15 @@ class Names:
             facts: Task, group and batch of the record; empty ones are not known.
         """
         given = {key: text for key, value in facts.items() if (text := as_text(value))}
-        known, key = self._facts.setdefault(name, []), (name, frozenset(given.items()))
+        known = self._facts.setdefault(name, [])
         fits = lambda number: all(known[number].get(fact, text) == text for fact, text in given.items())  # noqa: E731
-        if key not in self._numbers or not given:
+        number = self._numbers.get((name, frozenset(given.items())))
+        if number is None or known[number] != given:  # a later one may fit a record that does not say all
             recent = range(len(known) - 1, max(-1, len(known) - 1 - RECENT), -1)
-            self._numbers[key] = next(filter(fits, recent), len(known))
-            known += [{}] * (self._numbers[key] == len(known))
-        number = self._numbers[key]
+            number = next(filter(fits, recent), len(known))
+            known += [{}] * (number == len(known))
         known[number] = {**known[number], **given}
-        self._numbers.setdefault((name, frozenset(known[number].items())), number)
+        self._numbers[name, frozenset(known[number].items())] = number
         return number
 
 
@@ -87,7 +87,7 @@ class Response:
         history: Messages before it, as `turnwise.integrations.logs.messages` reads them.
         message: The assistant's message.
         tools: Tools that the model could call, in the form of chat completions.
-        reward: Reward of this response alone.
+        reward: Reward of this response alone; None: the log gives none.
         valid: Whether the environment accepted it.
         truncated: Whether it hit its length limit.
         state_key: Names the state; None: the last message that is not the assistant's.
@@ -102,7 +102,7 @@ class Response:
     history: list[Message]
     message: Message
     tools: list[Any] = dataclasses.field(default_factory=list)
-    reward: float = 0.0
+    reward: float | None = None
     valid: bool = True
     truncated: bool = False
     state_key: str | None = None
@@ -138,7 +138,12 @@ class Logged:
     @property
     def total(self) -> float:
         """Sum of its rewards."""
-        return sum(each.reward for each in self.responses) + (self.outcome.reward if self.outcome else 0.0)
+        return sum(each.reward or 0.0 for each in self.responses) + (self.outcome.reward if self.outcome else 0.0)
+
+    @property
+    def rewarded(self) -> bool:
+        """Whether the log gives a reward, be it 0."""
+        return self.outcome is not None or any(each.reward is not None for each in self.responses)
 
 
 def check(model: type[Model], value: Any, where: str) -> Model:

@@ -23,6 +23,7 @@ from turnwise.integrations.logs.source import Source, Undecided
 CALLS = ("chat", "generate_content", "text_completion")
 """Values of gen_ai.operation.name that are calls of a model."""
 REWARD, SUCCESS, TASK, GROUP = "turnwise.reward", "turnwise.success", "turnwise.task", "turnwise.group"
+TRUNCATED, INFO = "turnwise.truncated", "turnwise.info"
 """Attributes of our own, on any span of a trajectory."""
 FAILURE, STATE_KEY, VALID = "turnwise.failure", "turnwise.state_key", "turnwise.valid"
 """Further ones, of the last span, and of each."""
@@ -220,28 +221,39 @@ def _trajectory(name: str, spans: list[_Span], source: Source) -> Logged:
     calls = _once([span for span in spans if span.is_call], spans, source)
     facts = {key: value for span in spans for key, value in span.attributes.items()}
     where, reward = calls[0].where if calls else spans[0].where, source.reward
-    scores = {
-        str(each.get(f"{EVALUATION}.name")): each.get(f"{EVALUATION}.score.value")
-        for span in spans
-        for each in (*span.evaluations, span.attributes)
-        if each.get(f"{EVALUATION}.score.value") is not None
-    }
+    scores: dict[str, list[Any]] = defaultdict(list)
+    for each in (each for span in spans for each in (*span.evaluations, span.attributes)):
+        if (value := each.get(f"{EVALUATION}.score.value")) is not None:
+            scores[str(each.get(f"{EVALUATION}.name"))].append(value)
     if reward is not None and reward not in facts and scores and reward not in scores:
         raise DataError(f"{where}: the trajectory {name} has the evaluations {', '.join(scores)}, not {reward!r}")
     if reward is None and REWARD not in facts and len(scores) > 1:
         raise Undecided(f"{where}: the trajectory {name} has the evaluations {', '.join(scores)}; choose with --reward")
-    value = facts.get(reward, scores.get(reward)) if reward else facts.get(REWARD, next(iter(scores.values()), None))
     given = [span.attributes[reward or REWARD] for span in spans if (reward or REWARD) in span.attributes]
+    given = given or (scores.get(reward, []) if reward else next(iter(scores.values()), []))
     source.lack(CONTRADICTING, sum(one != other for one, other in itertools.pairwise(given)))
     return Logged(
         where,
         [response for span in calls for response in _responses(span, source)],
         task=as_text(facts.get(TASK)),
         group=as_text(facts.get(GROUP)),
-        outcome=source.outcome(value, facts.get(SUCCESS), {"conversation": name}, where),
+        outcome=source.outcome(
+            given[-1] if given else None, facts.get(SUCCESS), {**_info(facts, where), "conversation": name}, where
+        ),
+        truncated=facts.get(TRUNCATED) is True,
         failure=as_text(facts.get(FAILURE)) or (calls[-1].failed if calls else "") or None,
         model=as_text(next((span.attributes.get("gen_ai.request.model") for span in calls), "")),
     )
+
+
+def _info(facts: dict[str, Any], where: str) -> dict[str, Any]:
+    try:
+        found = json.loads(facts.get(INFO, "{}"))
+    except (TypeError, ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise DataError(f"{where}: {INFO} is {short(facts[INFO])}, expected an object as JSON")
+    return found
 
 
 def _once(calls: list[_Span], spans: list[_Span], source: Source) -> list[_Span]:
@@ -333,8 +345,12 @@ def write_opentelemetry(logged: Sequence[Logged], method: str) -> Iterator[dict[
                 own[VALID] = False
             if response.advantage is not None:
                 own |= {"turnwise.advantage": response.advantage, "turnwise.method": method}
-            if response is each.responses[-1] and (each.outcome or each.total):
+            if response is each.responses[-1] and each.rewarded:
                 own |= {REWARD: each.total, SUCCESS: each.outcome.success if each.outcome else each.total > 0}
+            if response is each.responses[-1] and each.truncated:
+                own[TRUNCATED] = True
+            if response is each.responses[-1] and each.outcome and each.outcome.info:
+                own[INFO] = json.dumps(each.outcome.info)
             failed = bool(each.failure) and response is each.responses[-1]
             if failed:
                 own[FAILURE] = each.failure

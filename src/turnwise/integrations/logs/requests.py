@@ -51,7 +51,8 @@ class _Trajectory:
 def read_requests(source: Source) -> Iterator[Logged]:
     """Yield the trajectories of a file; the reward is that of any of its records."""
     found: dict[str, _Trajectory] = {}
-    ends: dict[bytes, str] = {}  # the trajectory of a conversation
+    ends: dict[bytes, list[str]] = {}  # the trajectories that a conversation is the beginning of
+    newest: dict[str, bytes] = {}  # the whole conversation of each trajectory
     answers: dict[str, list[Message]] = {}  # conversations by the id of their last answer
     calls: dict[bytes, str] = {}  # the trajectory of each call that has an id
     rewarded, names = False, Names()
@@ -71,7 +72,10 @@ def read_requests(source: Source) -> Iterator[Logged]:
                 own = {key: facts.get(key) for key in ("step", "task", "group")}
                 name = numbered(name, names.number(name, own))
             keys = _keys(history)
-            name = name or next((ends[key] for key in reversed(keys) if key in ends), where)
+            if not name:
+                key = next((key for key in reversed(keys) if key in ends), b"")
+                open_ones = (each for each in ends.get(key, ()) if newest[each] == key)  # not continued otherwise
+                name = next(open_ones, ends[key][-1] if key else where)
             failure, message, reason = _failure(pair.response, answer), {}, None
             if failure is None:
                 message, reason = _answer(answer, f"{where}: response", source)
@@ -91,7 +95,8 @@ def read_requests(source: Source) -> Iterator[Logged]:
                 each.responses.append(
                     Response(history, message, tools, truncated=reason in CUT, actor=as_text(facts.get("actor")))
                 )
-                ends[_keys([*history, message])[-1]] = name
+                newest[name] = _keys([*history, message])[-1]
+                ends.setdefault(newest[name], []).append(name)
                 each.model = as_text(answer.get("model") or request.get("model"))
                 if identity:
                     answers[identity] = [*history, message]

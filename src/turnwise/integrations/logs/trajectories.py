@@ -1,5 +1,6 @@
 """Turn what a log says into trajectories, with token ids, log-probabilities and entropies if a model is at hand."""
 
+import hashlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from turnwise.models.policy import Policy
 
 NAME_CHARS = 80
-"""Maximum length of a task's name made from its prompt (characters)."""
+"""Characters of a prompt that name its task."""
 UNREWARDED = "the log gives no reward"
 """Failure of a trajectory whose log does not say how it ended."""
 
@@ -57,10 +58,17 @@ def _prompt(logged: Logged) -> str:
     return history_keys(history)[-1].hex() if history else ""
 
 
+def _name(prompt: str) -> str:
+    """Name a task by its prompt; what begins like others, as with a template, has a digest of the whole."""
+    text = " ".join(prompt.split())
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
+    return (text if len(text) <= NAME_CHARS else f"{text[:NAME_CHARS]}... {digest}") or "unknown"
+
+
 def _trajectory(logged: Logged) -> Trajectory:
     outcome, failure = logged.outcome, logged.failure
     first = last_message(logged.responses[0].history) if logged.responses else ""
-    trajectory = Trajectory(0, logged.task or " ".join(first.split())[:NAME_CHARS] or "unknown")
+    trajectory = Trajectory(0, logged.task or _name(first))
     whole: list[int] | None = None  # tokens up to the end of the last response, if they are known
     for index, response in enumerate(logged.responses):
         observation, ids = last_message(response.history), response.prompt_ids
@@ -75,21 +83,20 @@ def _trajectory(logged: Logged) -> Trajectory:
                 list(response.logprobs),
                 text_of(response.message),
                 response.truncated,
-                reward=response.reward,
+                reward=response.reward or 0.0,
                 valid=response.valid,
                 fresh=fresh,
                 behavior_entropies=response.entropies,
                 version=response.version,
             )
         )
-        before = 0 if fresh else len(logged.responses[index - 1].history) + 1
-        trajectory.turns[-1].put(request=added_to(response.history, response.tools, before))
+        _put_request(logged, index, trajectory.turns[-1])
         if response.actor:
             trajectory.turns[-1].put(actor=response.actor)
         whole = [*ids, *response.response_ids] if ids else None
     trajectory.last_observation = last_message(logged.after)
     failure = failure or None  # an empty text tells of none
-    if failure is None and outcome is None and not any(response.reward for response in logged.responses):
+    if failure is None and not logged.rewarded:
         failure = UNREWARDED
     if failure is None and not trajectory.turns:
         failure = "the log has no response"
@@ -101,6 +108,12 @@ def _trajectory(logged: Logged) -> Trajectory:
     trajectory.failure = failure and f"log: {failure}"
     trajectory.ended = "failed" if failure else "truncated" if logged.truncated else "terminated"
     return trajectory
+
+
+def _put_request(logged: Logged, index: int, turn: Turn) -> None:
+    """Keep what the agent sent of a response beside the conversation that the response goes on with."""
+    response, before = logged.responses[index], 0 if turn.fresh else len(logged.responses[index - 1].history) + 1
+    turn.put(request=added_to(response.history, response.tools, before))
 
 
 def score(logged: Sequence[Logged], trajectories: Sequence[Trajectory], policy: "Policy", settings: Any) -> None:
@@ -138,6 +151,7 @@ def _encode(logged: Logged, trajectory: Trajectory, prompter: Prompter, policy: 
     ends: dict[bytes, list[int]] = {}  # all ids up to the end of a response, by the history up to it
     for index, (response, turn) in enumerate(zip(logged.responses, trajectory.turns, strict=True)):
         turn.fresh = not index or not continues(logged.responses[index - 1], response)
+        _put_request(logged, index, turn)
         keys = history_keys(response.history, response.tools)
         known = said.sampled(response.actor, response.history)
         sampled = {

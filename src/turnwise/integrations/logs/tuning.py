@@ -13,11 +13,7 @@ from turnwise.integrations.logs.messages import as_chat
 
 def usable(logged: Sequence[Logged]) -> list[Logged]:
     """Return the trajectories that have a reward and a response, and did not fail."""
-    return [
-        each
-        for each in logged
-        if each.responses and not each.failure and (each.outcome or any(one.reward for one in each.responses))
-    ]
+    return [each for each in logged if each.responses and not each.failure and each.rewarded]
 
 
 def successes(logged: Sequence[Logged], method: str, least: float | None = None) -> Iterator[dict[str, Any]]:

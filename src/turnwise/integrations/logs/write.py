@@ -105,7 +105,7 @@ def _write(logged: Sequence[Logged], steps: Sequence[Sequence[Trajectory]], out:
     run = RecordedRun(out, config, {IMPORTED: facts})
     for trajectories in steps:
         run.add(trajectories)
-    run.evaluate(steps[-1])
+        run.evaluate(trajectories)
 
 
 def _summary(kind: str, steps: Sequence[Sequence[Trajectory]], source: Source, *, scored: bool) -> Imported:

@@ -44,13 +44,16 @@ def make_pair(seed: int, a: Episodes, b: Episodes, runs: tuple[RunLog, RunLog], 
     if MEAN in a or MEAN in b:
         means = mean_of(a), mean_of(b)  # only the mean of one is recorded
         return Pair(seed, *means, np.array([means[0] - means[1]]))
+    whose = f"{runs[0].folder.path} and {runs[1].folder.path}"
+    if logs := [run for run in runs if run.config.environment.name == IMPORTED]:
+        if not {task for task, _, _ in a} & {task for task, _, _ in b}:
+            raise RunError(f"{whose} have no task in common; compare logs of the same tasks")
+        if (batches := max(run.config.run.steps for run in logs)) > 1:
+            notes.append(f"one batch of a log of {batches} is compared; --step chooses it")
+        return _pair_of_logs(seed, a, b, notes)
     common = sorted(a.keys() & b.keys())
     if not common:
-        raise RunError(
-            f"{runs[0].folder.path} and {runs[1].folder.path} have no episode in common; evaluate both with one --panel"
-        )
-    if any(run.config.environment.name == IMPORTED for run in runs):
-        return _pair_of_logs(seed, a, b, notes)
+        raise RunError(f"{whose} have no episode in common; evaluate both with one --panel")
     success = np.array([[side[episode]["success"] for episode in common] for side in (a, b)], dtype=np.float64)
     tasks = Labels.of(np.unique([task for task, _, _ in common], return_inverse=True)[1])
     return Pair(seed, float(success[0].mean()), float(success[1].mean()), tasks.mean(success[0] - success[1]))

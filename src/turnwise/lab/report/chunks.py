@@ -101,7 +101,7 @@ def sent_besides(step: RecordedStep) -> pa.Array:
 
 
 def _sent(request: Mapping[str, Any]) -> list[str]:
-    names = [str(tool.get("function", tool).get("name")) for tool in request.get("tools", ()) if isinstance(tool, dict)]
+    names = [_name(tool) for tool in request.get("tools", ()) if isinstance(tool, dict)]
     told = [f"tools: {', '.join(names)}"] if names else []
     for message in request["messages"]:
         calls = [
@@ -111,6 +111,11 @@ def _sent(request: Mapping[str, Any]) -> list[str]:
         if text := "\n".join(filter(None, (message.get("content"), *calls))):
             told.append(f"{message['role']}: {text if len(text) <= LONGEST else f'{text[:LONGEST]}...'}")
     return told
+
+
+def _name(tool: Mapping[str, Any]) -> str:
+    function = tool.get("function", tool)
+    return str(function.get("name") if isinstance(function, dict) else function)
 
 
 def shared_turns(step: RecordedStep) -> dict[str, pa.Array]:
