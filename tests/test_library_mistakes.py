@@ -25,6 +25,7 @@ def entropy(values):
     return rows(columns={"entropy": values})
 
 batch = rows()[0]
+listing = tw.Transform("listing", lambda credit_R, state, batch: (credit_R.tolist(), state))
 masked = np.ma.masked_array([0.0, 1.0, 0.0, 0.0], mask=[0, 1, 0, 0])
 dates = np.array(["2026-01-01"] * 4, dtype="datetime64[s]")
 """
@@ -93,6 +94,8 @@ MISTAKES = {
     "tw.Batch([1], [1], [1.0])": "groups is a list, expected Segments; write Segments.from_lengths([...])",
     "tw.Batch(tw.Segments.from_lengths([1]), [1], [1.0])": "trajectories is a list, expected Segments",
     "tw.Segments.from_lengths([1.5])": "a segment cannot have 1.5 elements",
+    "tw.Batch.from_trajectories(5)": "expected responses as groups[group][trajectory][turn], lists within lists",
+    "tw.Batch.from_trajectories([[5]])": "lists within lists",
     "tw.Batch.from_trajectories([[{'reward': 1.0}]])": "groups[0][0][0] is a str, expected the values of one response",
 }
 
@@ -148,7 +151,12 @@ def test_a_masked_array_without_masked_entries_is_an_array():
     assert batch.reward_R.tolist() == [0.0, 1.0]
 
 
-FINE = ("tw.aem(temperature=np.float32(0.5), seed=np.int64(3))", "tw.aem(None)", "tw.aem(temperature=-1)")
+FINE = (
+    "tw.aem(temperature=np.float32(0.5), seed=np.int64(3))",
+    "tw.aem(None)",
+    "tw.aem(temperature=-1)",
+    "tw.chain(tw.outcome_return(), listing, tw.center_by_group())(batch)",
+)
 
 
 @pytest.mark.parametrize("code", FINE)

@@ -19,6 +19,7 @@ METHODS = {
     "within": {"name": "aem", "base": CALLED},
     "part": {"name": "mix", "parts": ["grpo", CALLED]},
     "module": {"name": "theirs:method"},
+    "around": {"name": "theirs:method", "base": {"name": "grpo"}},
 }
 
 
@@ -50,6 +51,7 @@ def run(tmp_path, monkeypatch, request) -> Path:
         "analyse cost run",
         "analyse dynamics run --out drawn",
         "recredit run",
+        "recredit run --method gigpo",
     ],
 )
 def test_a_run_is_read_without_the_code_that_it_names(run, command, capsys):

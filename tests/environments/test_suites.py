@@ -1,6 +1,7 @@
 """Suites: environments by name, and a person's own by `module:factory`."""
 
 import asyncio
+import dataclasses
 import json
 import os
 import sys
@@ -29,6 +30,23 @@ TINY = {"size": "tiny", "num_train": 6, "num_valid": 4}
 
 def suite(name: str = "household", max_steps: int = 20, **options) -> Any:
     return make_suite(EnvironmentConfig(name=name, max_steps=max_steps, options=options))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Slotted:
+    """A suite that nothing can be added to."""
+
+    config: EnvironmentConfig
+
+    def tasks(self, split):
+        return range(2)
+
+    def task_name(self, task):
+        return f"task {task}"
+
+
+def test_a_suite_with_slots_names_its_tasks():
+    assert suite(f"{__name__}:Slotted").task_name(1) == "task 1"
 
 
 def test_household_has_the_games_that_were_asked_for():

@@ -120,11 +120,12 @@ def test_skyrl_rows_of_steps_are_responses_of_their_trajectory():
     close(data["advantages"], wanted[:, None] * mask.numpy())
 
 
-def test_skyrl_steps_that_are_not_trained_keep_their_reward_for_the_trajectory():
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float32, torch.bfloat16, torch.uint8, torch.bool])
+def test_skyrl_steps_that_are_not_trained_keep_their_reward_for_the_trajectory(dtype):
     """An overlong last step has its reward and no tokens; the padding has neither."""
     data = skyrl_batch()
     data.clear()
-    mask = torch.tensor([[1, 1], [0, 0], [1, 1], [1, 0], [0, 0]])
+    mask = torch.tensor([[1, 1], [0, 0], [1, 1], [0, 0], [0, 0]], dtype=dtype)
     data.update(loss_mask=mask, rewards=torch.tensor([[0, 0], [0, 1.0], [0, 0], [0.5, 0], [9.0, 0]]))
     data.metadata = {"uids": [*"aaaa", "pad0"], "is_last_step": [False, True, False, True, True]}
     skyrl.credit(data, tw.trloo())

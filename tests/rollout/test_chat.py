@@ -129,6 +129,16 @@ def test_borders_of_messages_that_are_no_special_tokens_are_broken_up():
     assert fmt.plain("<tool_call> <other> <think>") == "<tool_call> <other> <think>"
 
 
+def test_white_space_that_is_a_token_is_no_border():
+    """As the line breaks of tokenizers that are made from SentencePiece."""
+    words = copy.deepcopy(tokenizer("qwen2_5"))
+    words.add_tokens(["\n", "\n\n"], special_tokens=False)
+    fmt = chat_format(words, PromptConfig())
+    code = "def f():\n    return 1\n\nf()"
+    assert fmt.plain(code) == code
+    assert fmt.decoded(fmt.text_ids(code)) == code
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_response_that_is_remembered_cannot_end_its_message(family):
     """The policy spells control tokens, without sampling one."""

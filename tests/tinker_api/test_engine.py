@@ -342,6 +342,18 @@ def test_a_result_that_is_not_ready_is_asked_for_again_and_nothing_is_made_anew(
     assert seen.count("retrieve_future") >= 2
 
 
+def test_a_server_that_has_no_result_at_once_again_and_again_is_lost(tmp_path: Path):
+    def watch(asked: str, request: Any) -> HttpResponse | None:
+        return HttpResponse({"detail": "timeout"}, status=408) if asked == "retrieve_future" else None
+
+    with serving(recipe(), tmp_path) as served:
+        _, engine = connected(served, patience_s=0.5)
+        asyncio.run(engine.update_weights())
+        served.watch = watch
+        with pytest.raises(EngineLost, match=r"gave no usable answer for 0\.5 s"):
+            generate(engine, [[5, 6]])
+
+
 @pytest.mark.parametrize("wrong", [[-1.0], [-1.0, float("nan"), -1.0], [0.5, -1.0, -1.0, -1.0]])
 def test_a_pass_of_other_tokens_is_not_taken(wrong):
     turn = Turn("", "", [5, 6], [7, 8], [-1.0, -1.0], "", True)

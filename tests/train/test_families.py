@@ -1,6 +1,7 @@
 """Models that scale their logits, or whose layers drop keywords, have the numbers of transformers."""
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +32,13 @@ from transformers import (
     StableLmForCausalLM,
 )
 
-from turnwise.base.errors import ConfigError
+from turnwise.base.errors import ConfigError, DataError
 from turnwise.config import parse_config
 from turnwise.engines.base import Sampling
 from turnwise.engines.local import LocalEngine
+from turnwise.extensions.tinker.served import longest_of
 from turnwise.models.logits import logit_factor
-from turnwise.models.policy import load_model
+from turnwise.models.policy import SETTINGS, load_model, load_policy
 from turnwise.models.pretrained import pretrained_policy
 from turnwise.models.settings import ModelConfig, PromptConfig
 from turnwise.objective.packing import can_pack
@@ -157,6 +159,13 @@ def test_a_context_in_which_conversations_change_each_other_is_refused(tmp_path)
     with pytest.raises(ConfigError, match=r"exceeds the 64 tokens of the original context.*max_context=64 or less"):
         pretrained_policy(ModelConfig(name=name, max_context=100), PromptConfig(), seed=0)
     assert pretrained_policy(ModelConfig(name=name, max_context=64), PromptConfig(), seed=0).max_context == 64
+    pretrained_policy(ModelConfig(name=name, max_context=64), PromptConfig(), seed=0).save(tmp_path / "policy")
+    assert load_policy(tmp_path / "policy").max_context == 64
+    settings = json.loads((tmp_path / "policy" / SETTINGS).read_text())
+    (tmp_path / "policy" / SETTINGS).write_text(json.dumps({**settings, "max_context": 100}))  # as of earlier versions
+    with pytest.raises(DataError, match="exceeds the 64 tokens of the original context"):
+        load_policy(tmp_path / "policy")
+    assert longest_of(load_model(name)) == 64
     llama = saved(tmp_path / "llama", SCALED["llama"])
     with pytest.raises(ConfigError, match=r"exceeds the 1024 tokens that .* can read; lower it"):
         pretrained_policy(ModelConfig(name=llama, max_context=2000), PromptConfig(), seed=0)

@@ -232,7 +232,7 @@ class Batch:
         group = int(self.groups.ids[trajectory])
         return f"group {group}, trajectory {trajectory}, turn {int(self.turn_R[row])}"
 
-    def check_credit(self, credit_R: np.ndarray, source: str) -> Float[np.ndarray, " R"]:
+    def check_credit(self, credit_R: Any, source: str) -> Float[np.ndarray, " R"]:
         """Return `credit_R` if it has one finite value per response, else raise an error that names `source`."""
         if np.shape(credit_R) != (self.num_responses,):
             raise BatchError(f"{source} returned shape {np.shape(credit_R)}, expected ({self.num_responses},)")

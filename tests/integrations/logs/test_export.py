@@ -262,6 +262,11 @@ def test_what_a_prompt_has_besides_is_said(run):
     )
 
 
+def test_the_penalty_that_no_format_holds_is_said(run):
+    settings_of(run, environment={"invalid_penalty": 0.1})
+    assert "environment.invalid_penalty" in export(run, Path("a.jsonl"), "atif").missing[-1]
+
+
 def test_runs_of_earlier_versions_say_that_requests_are_missing(run):
     for path in (run / "rollouts").iterdir():
         table = pq.read_table(path)
