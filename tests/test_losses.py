@@ -346,3 +346,9 @@ def test_a_penalty_is_on_the_tokens_own_ratio_whatever_the_span():
     zero, ones = torch.zeros(2), torch.ones(2)
     made = policy_loss(new, old, zero, ones, clip="none", penalty=ones, span=torch.tensor([0, 0]))
     assert made.loss.item() == pytest.approx(0.3 + 0.1)
+
+
+def test_the_kl_metric_is_of_the_free_log_ratio():
+    given = [torch.tensor(each) for each in ([30.0, 2.0], [0.0, 0.0], [1.0, 1.0], [0.5, 0.5])]
+    assert policy_loss(*given, bounds="verl").kl == pytest.approx(-16.0)
+    assert policy_loss(*given, span=torch.tensor([0, 0])).kl == pytest.approx(-16.0)

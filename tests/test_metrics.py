@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import turnwise as tw
-from turnwise.credit.metrics import adapter_metrics, credit_metrics
+from turnwise.credit.metrics import adapter_metrics, credit_metrics, is_apart
 
 COLUMNS = {
     "entropy": [0.5, 1.0, 2.0],
@@ -59,3 +59,8 @@ def test_what_is_not_known_is_left_out():
     given = batch()
     metrics = credit_metrics(given, tw.grpo().trace(given)[0])
     assert not {"entropy", "mismatch_mean", "mismatch_max"} & set(metrics)
+
+
+def test_returns_are_equal_up_to_rounding_whatever_their_size():
+    assert not is_apart(3e9, 3e9 * (1 - 1e-12))
+    assert is_apart(1e-12, 0.0)

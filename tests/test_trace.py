@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 import turnwise as tw
+from turnwise.credit.segments import Segments
+from turnwise.credit.trace import Trace, Traced, report_mix, tracing
 from turnwise.credit.transforms import add_penalty, scale_by_group_std
 
 BATCH = tw.Batch.from_trajectories(
@@ -118,3 +120,23 @@ def test_an_error_leaves_no_collection_open():
     with pytest.raises(tw.BatchError, match="needs column 'entropy'"):
         tw.aem().trace(tw.Batch(BATCH.groups, BATCH.trajectories, BATCH.reward_R))
     assert tw.aem()(BATCH).shape == (6,)
+
+
+def test_the_rate_and_the_tokens_of_a_part_of_a_mix_count():
+    two, tokens = np.ones(2), Segments.from_lengths([1, 2])
+    parts = [
+        (weight, two, [Traced("x", two, two, two, rate=rate, within_T=np.array([1.0, 2.0, 3.0]))])
+        for weight, rate in ((0.5, 0.5), (3.0, 0.4))
+    ]
+    with tracing() as found:
+        report_mix("mix", parts, 3.5 * two, tokens)
+    trace = Trace(3.5 * two, tuple(found))
+    assert trace.rate == pytest.approx(0.2)
+    assert trace.within_T(tokens).tolist() == [3.5, 7.0, 10.5]
+
+
+def test_a_weight_of_tokens_scales_what_earlier_blocks_say_of_tokens():
+    two, tokens = np.ones(2), Segments.from_lengths([1, 2])
+    first = Traced("x", two, two, two, within_T=np.array([1.0, 2.0, 3.0]))
+    second = Traced("y", two, two, two, scale_T=np.array([0.0, 2.0, 3.0]))
+    assert Trace(two, (first, second)).within_T(tokens).tolist() == [0.0, 4.0, 9.0]

@@ -21,3 +21,12 @@ def test_runs_count_the_same_and_types_are_columns(tmp_path):
 
 def test_worlds_without_types_have_no_columns_for_them(tmp_path):
     assert arm_table({"it": [made_run(tmp_path, 0, [True])]})[0] == ("arm", "runs", "before", "after")
+
+
+def test_the_dose_of_an_arm_counts_every_run_once(tmp_path):
+    runs = [
+        made_run(tmp_path, seed, [True, False], steps=steps, more={"credit/effective_frac": dose})
+        for seed, steps, dose in ((0, 1, 0.2), (1, 3, 0.6))
+    ]
+    head, row = arm_table({"a": runs})
+    assert row[head.index("effective sample")] == "0.400"

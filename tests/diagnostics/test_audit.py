@@ -342,3 +342,18 @@ def test_numbers_that_differ_by_rounding_alone_are_tied():
     has = np.array([1, 0, 1, 0, 1, 0], dtype=bool)
     assert auroc(third, has, ONES)[0] == auroc(even, has, ONES)[0]
     assert rank_correlation(third, credit, ONES)[0] == rank_correlation(even, credit, ONES)[0]
+
+
+def test_two_responses_have_no_rank_and_trajectories_count_alike():
+    names = np.array([0, 0, 1, 1, 1, 2, 2, 2, 2])
+    effect = np.array([1.0, 2.0, 1.0, 2.0, 3.0, 1.0, 2.0, 3.0, 4.0])
+    credit = np.where(names == 1, effect, -effect)
+    assert rank_within(credit, effect, names, np.ones((1, 9)))[0] == pytest.approx(0.0)
+
+
+def test_the_effective_sample_is_of_all_responses_though_some_effects_are_not_defined():
+    effect, num = np.tile([1.0, -1.0, np.nan, np.nan], 6), 24
+    batch = Batch(Segments.from_lengths([2] * 3), Segments.from_lengths([4] * 6), np.zeros(num))
+    effects = Effects(effect, np.zeros(num), np.full(num, 0.01), np.zeros(num), np.ones(num, dtype=np.int64))
+    made = audit(effects, {"m": np.tile([1.0, 1.0, 3.0, 0.0], 6)}, {}, batch)
+    assert made.found["m"].effective.value == pytest.approx(5**2 / 11 / 4)

@@ -5,7 +5,7 @@ from tests.diagnostics.made import made_run
 
 from turnwise.commands.cli import main
 from turnwise.lab.diagnostics.compare import compare
-from turnwise.lab.diagnostics.differences import differences
+from turnwise.lab.diagnostics.differences import Difference, differences
 
 SEEDS = range(4)
 
@@ -89,3 +89,8 @@ def test_budgets_that_differ_within_pairs_are_seen(tmp_path):
     assert differences(configs[0], configs[0], paired=True) == []
     with_note = compare(a, b)
     assert with_note.unequal == ["rollout.groups (8 / 2 against 2 / 8)"]
+
+
+def test_a_row_budget_does_not_make_a_difference_of_methods():
+    assert Difference("update.clip_high", "0.2", "0.3").is_of_the_method
+    assert not Difference("update.max_tokens", "512", "1024").is_of_the_method

@@ -15,7 +15,14 @@ from turnwise.credit.segments import Segments
 from turnwise.extensions.continuations.play import Histories
 from turnwise.lab.diagnostics import fidelity_run
 from turnwise.lab.diagnostics.critics import explained
-from turnwise.lab.diagnostics.fidelity import cosine, group_sums, importance, measure_fidelity
+from turnwise.lab.diagnostics.fidelity import (
+    compare,
+    cosine,
+    group_sums,
+    importance,
+    jackknife_interval,
+    measure_fidelity,
+)
 from turnwise.lab.diagnostics.fidelity_run import measure_run
 from turnwise.lab.diagnostics.fidelity_show import fidelity_table
 from turnwise.lab.diagnostics.stage import Stage
@@ -294,3 +301,29 @@ def test_the_command_prints_and_writes(run, tmp_path, capsys):
     assert "continuations=1: expected 2 or more" in capsys.readouterr().err
     assert main([*command[:3], "--groups", "2"]) == 2
     assert "groups=2: expected 3 or more, since intervals are over groups" in capsys.readouterr().err
+
+
+def test_the_jackknife_of_differences_is_that_of_both_without_the_same_group():
+    draw = np.random.default_rng(0)
+    sums = {name: np.abs(draw.normal(size=(6, 3))) + 1 for name in "ab"}
+    sums["b"][:, 2] = sums["a"][:, 2]
+    one, other = (np.array([cosine(np.delete(table, k, axis=0).sum(0)) for k in range(6)]) for table in sums.values())
+    value = float(cosine(sums["b"].sum(0)) - cosine(sums["a"].sum(0)))
+    found, wanted = compare(sums).above_first["b"], jackknife_interval(value, other - one, 6)
+    assert (found.value, found.low, found.high) == pytest.approx((wanted.value, wanted.low, wanted.high))
+
+
+def test_the_interval_of_importance_leaves_out_one_group_in_turn_and_is_not_below_zero():
+    truth, groups = Truth(np.array([3.0, 1.0, 0.0, 2.0, 1.0, 2.0, 1.0]), np.zeros(7)), Segments.from_lengths([3, 2, 2])
+    found = importance("x", np.ones(7, dtype=bool), truth, np.ones(7), groups, {}).square
+    wanted = jackknife_interval(20 / 7, np.array([10 / 4, 15 / 5, 15 / 5]), 3)
+    assert found.high == pytest.approx(wanted.high)
+    wide = importance(
+        "x",
+        np.ones(3, dtype=bool),
+        Truth(np.array([9.0, 0, 0]), np.zeros(3)),
+        np.ones(3),
+        Segments.from_lengths([1, 1, 1]),
+        {},
+    ).square
+    assert wide.low == 0.0

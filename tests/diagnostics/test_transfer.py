@@ -5,6 +5,7 @@ import pytest
 from tests.diagnostics.test_fidelity_gradient import drawn
 
 import turnwise as tw
+from turnwise.lab.diagnostics.fidelity import jackknife_interval
 from turnwise.lab.diagnostics.fidelity_gradient import PERFECT, compare_gradients
 from turnwise.lab.diagnostics.transfer import measure_transfer
 
@@ -79,3 +80,23 @@ def test_gradients_of_drawn_groups_have_the_transfer_of_the_exact_ones():
     assert found.by_method["perfect"].value == pytest.approx(wanted, abs=0.03)
     assert found.by_method[PERFECT].value == pytest.approx(wanted, abs=0.03), "noise of the estimates is taken out"
     assert 0 < found.by_method["grpo"].value < wanted
+
+
+def test_the_jackknife_of_transfer_is_the_one_of_plain_loops():
+    draw = np.random.default_rng(1)
+    true_GS, size = np.array([3.0, 4.0]) + draw.normal(size=(5, 2)), 5
+    made_GS = true_GS + 2 * draw.normal(size=(5, 2))
+
+    def across(one, other, left):
+        return np.mean([one[k] @ other[m] for k in left for m in left if k != m])
+
+    common, every = across(true_GS, true_GS, range(size)), range(size)
+
+    def of(left):
+        return across(made_GS, true_GS, left) / np.sqrt(np.mean([made_GS[k] @ made_GS[k] for k in left]) * common)
+
+    found = measure_transfer({"m": made_GS}, true_GS, (true_GS**2).sum(1), "p").by_method["m"]
+    wanted = jackknife_interval(of(every), np.array([of([k for k in every if k != out]) for out in every]), size)
+    assert (found.value, found.low, found.high) == pytest.approx((wanted.value, wanted.low, wanted.high))
+    true_GS = np.array([[1.0, 0.0], [1.0, 0.0], [1.0, 0.1], [-0.9, 0.0]])
+    assert measure_transfer({"m": true_GS}, true_GS, (true_GS**2).sum(1), "p") is None  # above 0, and not shown

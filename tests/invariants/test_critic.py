@@ -16,7 +16,7 @@ from turnwise.credit.trace import Trace, Traced
 from turnwise.models.critic import Critic
 from turnwise.models.settings import CriticConfig
 from turnwise.objective.tokens import generated_states, score
-from turnwise.objective.values import OF_SUBGOALS, Places, ValueTerm
+from turnwise.objective.values import OF_SUBGOALS, Places, ValueTerm, _metrics
 from turnwise.train import update as step_module
 
 TRUNK = {"trunk_gradient": 0.5}
@@ -318,3 +318,9 @@ def test_hidden_states_are_those_before_and_after_each_token():
     assert output is not None
     told = torch.log_softmax(output(states.at(which, after=False)), -1)[torch.arange(2), ids[rows, columns]]
     np.testing.assert_allclose(told.detach().numpy(), logprob_T[where[which.numpy()]], rtol=1e-4)
+
+
+def test_a_critic_that_is_off_by_a_constant_explains_all_of_the_variance():
+    made = _metrics("value", np.array([1.0, 2.0, 4.0]), np.array([0.0, 1.0, 3.0]))
+    assert made["value_explained"] == pytest.approx(1.0)
+    assert _metrics("value", np.zeros(2), np.array([0.0, 2.0]))["value_explained"] == pytest.approx(0.0)

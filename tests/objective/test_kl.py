@@ -12,8 +12,12 @@ import torch
 
 from turnwise.base.errors import ConfigError
 from turnwise.config import parse_config
-from turnwise.objective.kl import kl_penalty
+from turnwise.credit.batch import Batch
+from turnwise.credit.segments import Segments
+from turnwise.credit.trace import Trace
+from turnwise.objective.kl import KLTerm, kl_penalty, reward_of_kl
 from turnwise.objective.settings import UpdateConfig
+from turnwise.objective.terms import Pass, StepView
 
 LOGITS = torch.tensor([0.9, 0.1, -0.4, -1.2], dtype=torch.float64)
 REFERENCE = torch.log_softmax(torch.tensor([-0.6, 0.7, 0.2, 0.0], dtype=torch.float64), 0)
@@ -179,3 +183,14 @@ def test_settings_without_effect_are_refused(settings, message):
     with pytest.raises(ConfigError) as caught:
         parse_config({"update": settings})
     assert message in str(caught.value)
+
+
+def test_the_kl_metric_is_a_mean_whatever_the_loss_divides_by():
+    tokens, one = Segments.from_lengths([2, 2]), Segments.from_lengths([1, 1])
+    batch = Batch(Segments.from_lengths([2]), one, np.zeros(2), {"ref_logprob_T": np.array([-1.0, -2, -1, -2])}, tokens)
+    step = StepView(batch, Trace(np.zeros(2)), mini_batches=2, max_new_tokens=8)
+    _, metrics = reward_of_kl(step, np.zeros(4), UpdateConfig(kl=0.1, kl_in="reward"))
+    assert metrics["kl_reference"] == pytest.approx(1.5)
+    term = KLTerm(UpdateConfig(kl=0.1, kl_estimator="k1", aggregate="constant")).prepare(step)
+    _, told = term.loss(Pass(torch.zeros(4), torch.zeros(4), torch.arange(4)))
+    assert told["kl_reference"] == pytest.approx(2 * 1.5)  # two mini-batches see half of the tokens each

@@ -7,6 +7,7 @@ from tests.toys import small_config
 
 from turnwise.credit.batch import Batch
 from turnwise.credit.segments import Segments
+from turnwise.credit.trace import Trace, Traced
 from turnwise.objective.losses import policy_loss
 from turnwise.objective.terms import StepView
 from turnwise.train.loop import train
@@ -42,3 +43,11 @@ def test_a_share_of_tokens_is_none_above_1(tmp_path, update):
     for record in run.metrics():
         if "update/clipped_frac" in record:
             assert 0.3 < record["update/clipped_frac"] <= 1.0 + 1e-6
+
+
+def test_kept_tokens_of_a_rule_stay_within_the_responses_that_a_method_keeps():
+    tokens, two = Segments.from_lengths([2, 2]), np.ones(2)
+    batch = Batch(Segments.from_lengths([2]), Segments.from_lengths([1, 1]), np.zeros(2), {}, tokens)
+    kept = Traced("x", two, two, two, kept_R=np.array([True, False]))
+    step = StepView(batch, Trace(two, (kept,)))
+    assert step.weights("token-mean", np.array([True, False, True, True])).tolist() == [1.0, 0.0, 0.0, 0.0]

@@ -3,8 +3,13 @@
 import numpy as np
 import pytest
 from scipy import stats
+from tests.toys import trajectory
 
+from turnwise.rollout.trajectory import Trajectory
 from turnwise.train.evaluation.intervals import _student, _worth, mean_interval, share_interval, wilson_interval
+from turnwise.train.evaluation.outcomes import by_episode, read_outcomes, write_outcomes
+from turnwise.train.evaluation.play import evaluation_metrics
+from turnwise.train.evaluation.scores import rows_by_type
 
 
 def panel(shares: np.ndarray, copies: int, generator: np.random.Generator) -> tuple[np.ndarray, list[int]]:
@@ -65,3 +70,38 @@ def test_the_mean_of_rewards_is_as_wide():
 def test_quantiles_are_those_of_student():
     for degrees in range(1, 300):
         assert _student(degrees) == pytest.approx(stats.t.ppf(0.975, degrees), abs=5e-3)
+
+
+def repeated(rewards=(0.0, 0.0, 1.0, 1.0)):
+    """Two tasks, each played twice with the same end."""
+    made = [trajectory(0, ([1], [2]), success=reward > 0) for reward in rewards]
+    for number, (each, reward) in enumerate(zip(made, rewards, strict=True)):
+        each.task, each.turns[0].reward = f"task {number // 2}", reward
+    return made
+
+
+def test_a_panel_that_repeats_tasks_has_the_interval_of_its_tasks():
+    made, tasks = evaluation_metrics(repeated()), ["a", "a", "b", "b"]
+    assert (made["success_low"], made["success_high"]) == share_interval([False, False, True, True], tasks)
+    graded = evaluation_metrics(repeated((1.0, 1.5, 4.0, 4.5)))
+    assert (graded["reward_low"], graded["reward_high"]) == mean_interval([1.0, 1.5, 4.0, 4.5], tasks)
+
+
+def test_a_table_of_repeated_tasks_has_the_interval_of_its_tasks():
+    row = rows_by_type(repeated())[-1]
+    assert (row.low, row.high) == share_interval([False, False, True, True], ["a", "a", "b", "b"])
+
+
+def test_results_are_shares_of_the_episodes_that_did_not_fail():
+    won = trajectory(0, ([1], [2]), success=True, info={"result": "win"})
+    lost = Trajectory(0, "0", ended="failed", failure="environment: gone")
+    assert evaluation_metrics([won, lost])["result/win"] == 1.0
+
+
+def test_a_failed_episode_is_recorded_without_success_and_keeps_its_place(tmp_path):
+    failed, won, second = (trajectory(0, ([1], [2]), success=end) for end in (True, True, False))
+    failed.failure = "environment: gone"
+    write_outcomes(tmp_path / "step-000001.parquet", [failed, won, second])
+    rows = read_outcomes(tmp_path / "step-000001.parquet")
+    assert [row["success"] for row in rows] == [None, True, False]
+    assert list(by_episode(rows)) == [("0", 0, 1), ("0", 0, 2)]

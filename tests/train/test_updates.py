@@ -3,9 +3,11 @@
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
 from tests.toys import small_config
 from tests.train.test_loop import steps
 
+from turnwise.objective.gradient import clip_groups
 from turnwise.train.loop import train
 
 
@@ -66,3 +68,11 @@ def test_every_kind_of_update_runs(tmp_path, update):
         assert (1e-6 < record["update/kl_old"] < 10) == ("epochs" in update)
     assert (records[1]["update/kl_reference"] > 0) == ("kl" in update)
     assert records[1]["credit/mismatch_max"] < 1e-4
+
+
+def test_the_norm_of_a_step_is_that_of_all_groups_of_weights():
+    weights = [torch.zeros(1, requires_grad=True) for _ in range(2)]
+    for weight, gradient in zip(weights, (3.0, 4.0), strict=True):
+        weight.grad = torch.tensor([gradient])
+    optimizer = torch.optim.SGD([{"params": [weight]} for weight in weights], lr=1.0)
+    assert clip_groups(optimizer, 100.0) == pytest.approx(5.0)
