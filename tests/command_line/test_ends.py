@@ -82,6 +82,17 @@ def test_what_fails_in_code_of_the_users_is_named_in_a_line(arguments, code, tol
     assert "Traceback" not in err
 
 
+@pytest.mark.parametrize("command", [["play"], ["check-env"], ["check-env", "--tamper"], ["train", "run.name=own"]])
+def test_tasks_that_only_an_agent_plays_are_no_environment(command, here, capsys, monkeypatch):
+    Path("own.py").write_text(OWN.format(tasks="[1]").replace("    def environment(self, task): ...\n", ""))
+    monkeypatch.delitem(sys.modules, "own", raising=False)
+    importlib.invalidate_caches()
+    monkeypatch.syspath_prepend(here)  # for the processes of check-env
+    name = "own:Tasks" if command[0] != "train" else "environment.name=own:Tasks"
+    said = refused(capsys, *command, name)
+    assert said.startswith("turnwise: 'own:Tasks' has no environment(task), so only an agent ([harness]) plays")
+
+
 def test_words_that_cannot_be_read_are_named_too(here, capsys, monkeypatch):
     """The deepest frame is Python's own, which the user's code called."""
     Path("own.py").write_text(OWN.format(tasks="[1]"))

@@ -20,7 +20,7 @@ from turnwise.environments.check_plays import MAY_DIFFER
 from turnwise.environments.hosts import cause_of
 from turnwise.environments.isolation import how_ended
 from turnwise.environments.settings import EnvironmentConfig
-from turnwise.environments.suites import make_suite
+from turnwise.environments.suites import make_suite, refuse_agents_suite
 from turnwise.environments.wire import Finite, Message, ProtocolError, Text
 
 HASH_SEEDS = (1, 2)
@@ -173,6 +173,7 @@ def main(descriptor: int) -> None:
     send = Reporter(descriptor).send
     try:
         suite = make_suite(config)
+        refuse_agents_suite(suite, config.name)
         checked = inspect_environment(
             suite,
             split=config.train_split,

@@ -17,7 +17,7 @@ from turnwise.environments.isolation import TOKEN_VARIABLE
 from turnwise.environments.needs import needed
 from turnwise.environments.serve_guard import MAX_BODY, RequestGuard, patient_protocol, token_for
 from turnwise.environments.settings import EnvironmentConfig
-from turnwise.environments.suites import make_suite
+from turnwise.environments.suites import make_suite, refuse_agents_suite
 from turnwise.environments.wire import key_as_json
 
 EXTRA = "serve-env"
@@ -52,6 +52,7 @@ def make_app(config: EnvironmentConfig, *, sessions: int = 256) -> Any:
     interfaces = needed("openenv.core.env_server.interfaces", extra=EXTRA, by="serve-env")
     config.check_in_process("serve-env")
     suite = make_suite(config)
+    refuse_agents_suite(suite, config.name)
     suite.tasks(config.train_split)  # loads the tasks, and fails early
 
     class TextAction(types.Action):

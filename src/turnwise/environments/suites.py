@@ -300,6 +300,19 @@ def tasks_of(suite: Suite, environment: str, split: str) -> Sequence[Task]:
     return tasks
 
 
+def refuse_agents_suite(suite: Suite, environment: str) -> None:
+    """Raise if a suite only lists tasks, which an agent plays.
+
+    Raises:
+        ConfigError: It makes no environments.
+    """
+    if not hasattr(suite, "environment"):
+        raise ConfigError(
+            f"{environment!r} has no environment(task), so only an agent ([harness]) plays its tasks; try the agent "
+            "with `turnwise check-harness`, `eval` or `report`, or add environment(task)"
+        )
+
+
 def refuse_unrepeatable(suite: Suite, tasks: Sequence[Task], environment: str, wanted: str) -> None:
     """Raise if an environment declares that the same responses can give other observations.
 

@@ -12,7 +12,7 @@ from turnwise.base.errors import ConfigError, TurnwiseError, text_of
 from turnwise.environments.apart import Reporter, interpreter
 from turnwise.environments.isolation import how_ended
 from turnwise.environments.settings import EnvironmentConfig
-from turnwise.environments.suites import make_suite
+from turnwise.environments.suites import make_suite, refuse_agents_suite
 from turnwise.environments.tamper import Finding, Tamper, score
 from turnwise.environments.wire import Message, ProtocolError, Text
 
@@ -79,6 +79,7 @@ def main(descriptor: int) -> None:
     send = Reporter(descriptor).send
     try:
         suite = make_suite(config)
+        refuse_agents_suite(suite, config.name)
         suite.tasks(config.train_split)  # before the folder changes, since data may be named by relative paths
         os.environ["TMPDIR"] = tempfile.tempdir = folder
         os.chdir(folder)

@@ -21,7 +21,7 @@ from turnwise.base.errors import ConfigError, EnvironmentFault
 from turnwise.environments.base import Environment, Step, Task
 from turnwise.environments.hosts import Environments, InProcessEnvironments
 from turnwise.environments.settings import EnvironmentConfig
-from turnwise.environments.suites import Suite, SuiteEnvironments
+from turnwise.environments.suites import Suite, SuiteEnvironments, refuse_agents_suite
 from turnwise.environments.worker import Life, Worker, make_future
 from turnwise.environments.worker_process import EnvironmentCall, Starter, WorkerAnswer, WorkerLimits
 
@@ -226,7 +226,12 @@ class WorkerEnvironments:
 
 
 def make_environments(suite: Suite, config: EnvironmentConfig) -> Environments:
-    """Make the environments of a suite, at the level of isolation that the configuration asks for."""
+    """Make the environments of a suite, at the level of isolation that the configuration asks for.
+
+    Raises:
+        ConfigError: It makes none, or this machine does not support the isolation.
+    """
+    refuse_agents_suite(suite, config.name)
     if config.level == "in-process":
         return InProcessEnvironments(suite.environment)
     return WorkerEnvironments(
