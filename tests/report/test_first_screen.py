@@ -77,6 +77,16 @@ def test_the_answers_stand_first(opened):
     page.fits(375)
 
 
+def test_only_turns_of_environments_have_a_limit(opened, tmp_path):
+    for player, limit in ((None, ", with at most 50 turns"), ({"run": "agent:play"}, "")):
+        run = write_run(tmp_path / f"agent {bool(player)}", steps=1)
+        recorded = json.loads((run / "config.json").read_text())
+        recorded["config"]["harness"] = player
+        (run / "config.json").write_text(json.dumps(recorded))
+        page = opened(url=write_report([run], run / "page", ["grpo"]).as_uri()).page
+        assert page.locator("#answers tbody td").first.inner_text().endswith(f"4 times{limit}.")
+
+
 def test_a_report_waits_for_a_run_that_has_not_begun(opened, serve, tmp_path):
     folder = tmp_path / "page"
     data = ReportData([tmp_path / "late"], folder / "files", ["grpo"], wait=True)

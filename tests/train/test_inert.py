@@ -87,6 +87,12 @@ def test_a_setting_that_needs_another_one_is_named(tmp_path, idle, other):
     assert all(torch.equal(weight, theirs[name]) for name, weight in ours.items())
 
 
+def test_what_only_environments_read_is_named_where_an_agent_plays():
+    given = ["environment.max_steps=3", "environment.success_reward=1.0"]
+    assert [*load_config(None, [*given, "harness.run=a:b"]).idle()] == [f"{each} with [harness]" for each in given]
+    assert not [*load_config(None, given).idle()]
+
+
 def test_no_recipe_of_ours_has_settings_without_effect():
     for name, path in shipped_recipes().items():
         assert not [*load_config(path).idle()], name

@@ -361,6 +361,7 @@ def test_a_budget_too_small_for_one_trajectory_is_refused(options, message):
         parse_config({"environment": {"max_steps": 20}, "rollout": rollout})
     enough = {name: value + 1 for name, value in options.items()}
     parse_config({"environment": {"max_steps": 20}, "rollout": {**rollout, "collector": collector | enough}})
+    parse_config({"harness": {"run": "a:b"}, "environment": {"max_steps": 20}, "rollout": rollout})  # no limit holds
 
 
 def test_arpo_is_refused_with_an_engine_that_reports_no_entropies():

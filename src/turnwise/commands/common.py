@@ -105,9 +105,7 @@ def first_notes(config: "Config", options: argparse.Namespace) -> list[str]:
     from turnwise.credit.methods.former import note_on_absence
     from turnwise.train.cost import cost_note
 
-    is_agent = "harness" in config.extensions()
-    turns = None if is_agent else config.environment.max_steps
-    cost = cost_note(config.rollout, config.evaluate, config.model.max_context, turns)
+    cost = cost_note(config.rollout, config.evaluate, config.model.max_context, config.most_turns)
     path, overrides = _recipe_and_overrides(options)
     file = find_recipe(path) if path else None
     recipe = read_recipe(file)[file] if file else {}

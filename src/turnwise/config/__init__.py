@@ -81,7 +81,9 @@ class Config(Section):
 
     @pydantic.model_validator(mode="after")
     def _a_budget_holds_a_trajectory(self) -> "Config":
-        collector, most_turns = self.rollout.collector.model_extra or {}, self.environment.max_steps
+        if (most_turns := self.most_turns) is None:
+            return self
+        collector = self.rollout.collector.model_extra or {}
         longest = {"max_tokens": most_turns * self.rollout.max_new_tokens, "max_env_steps": most_turns}
         for name, least in longest.items():
             budget = collector.get(name)
@@ -132,6 +134,20 @@ class Config(Section):
             needs, further = {f"method {self.label!r}": transform.needs}, self.measures
             plan = plan_measures(needs, scoring=self.update.scoring, further=further, models=self.optional_models)
             yield from measure_parts(plan.measures)
+
+    @property
+    def most_turns(self) -> int | None:
+        """Most turns of a trajectory; None if an agent plays them, which `environment.max_steps` does not limit."""
+        return None if broken(Facet.TURNS, super().parts()) else self.environment.max_steps
+
+    def idle(self, prefix: str = "") -> Iterator[str]:
+        """Name also what only environments read, where an agent plays."""
+        yield from super().idle(prefix)
+        if self.most_turns is None:
+            world, usual = self.environment, EnvironmentConfig()
+            for name in ("max_steps", "success_reward"):
+                if (given := getattr(world, name)) != getattr(usual, name):
+                    yield f"{prefix}environment.{name}={given} with [harness]"
 
     @property
     def label(self) -> str:

@@ -97,7 +97,7 @@ def describe_run(run: RunFolder, config: Config, label: str) -> dict[str, Any]:
         "steps_planned": config.run.steps,
         "groups": config.rollout.groups,
         "group_size": config.rollout.group_size,
-        "max_turns": config.environment.max_steps,
+        "max_turns": config.most_turns,
         "weights": config.model.train,
         "settings": _as_text(record["config"]),
         "made": _as_text({name: value for name, value in record.items() if name != "config"}),

@@ -64,10 +64,11 @@
         `Nothing was trained: turnwise gateway recorded what they did. The credit is that of ${run.method}.`,
       ];
     const weights = `${WEIGHTS[run.weights] ?? run.weights} of the model ${run.model}`;
+    const limit = run.max_turns === null ? "" : `, with at most ${run.max_turns} turns`;
     return [
       turnwise.summary.runs.length > 1 ? [dot, run.label] : `${run.model} on ${run.environment}`,
       `The method ${run.method} trains ${weights} on the environment ${run.environment}.`,
-      `Each step plays ${plural(run.groups, "task")} ${run.group_size} times, with at most ${run.max_turns} turns.`,
+      `Each step plays ${plural(run.groups, "task")} ${run.group_size} times${limit}.`,
     ];
   }
 
