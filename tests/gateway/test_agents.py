@@ -1,6 +1,7 @@
 """Games played through harnesses: the same tokens as natively, training, and what happens to harnesses that fail."""
 
 import asyncio
+import datetime
 import errno
 import json
 import os
@@ -10,9 +11,12 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pytest
+import torch
 
 from tests.gateway.asking import ask, post, suite, user
 from tests.needs import needs, skip_without
@@ -292,6 +296,15 @@ def test_a_command_gets_the_task_and_the_address_and_prints_its_reward(tmp_path,
     assert missing.failure == "harness: cannot run 'no-such-program': No such file or directory"
 
 
+def test_a_command_gets_numbers_as_numbers_and_dates_and_paths_as_text():
+    task = {"a": np.int64(3), "v": np.array([[1, 2], [3, 4]]), "t": [torch.ones(2)], "b": np.bool_(True)}
+    task |= {"day": datetime.date(2026, 1, 2), "when": np.datetime64("2026-01-02T03:04:05"), "file": Path("a/b")}
+    program = AGENT.partition("if task")[0] + "print(json.dumps({'reward': 1, 'info': task}))"
+    (done,) = played(HarnessConfig(run=(sys.executable, "-c", program)), tasks=(task,))
+    told = {"day": "2026-01-02", "when": "2026-01-02 03:04:05", "file": "a/b"}
+    assert done.info == {"a": 3, "v": [[1, 2], [3, 4]], "t": [[1.0, 1.0]], "b": True, **told}
+
+
 def test_a_program_that_hangs_ends_with_all_that_it_started(tmp_path):
     mark = tmp_path / "alive"
     script = f"(while :; do touch {mark}; sleep 0.05; done) & sleep 60"
@@ -441,6 +454,8 @@ def test_a_task_that_no_process_can_be_given_loses_its_own_trajectory(tmp_path):
     assert lost.failure.startswith(cause)
     (lost,) = played(HarnessConfig(run=("true",)), tasks=({(1, 2): 3},))
     assert lost.failure.startswith(f"{cause}TypeError: keys must be str")
+    (lost,) = played(HarnessConfig(run=("true",)), tasks=({"of": object()},))
+    assert lost.failure.startswith(f"{cause}TypeError: JSON has no object; ")
 
 
 @pytest.mark.parametrize("end", ["\u2028", "\u0085"])

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import dataclasses
+import datetime
 import inspect
 import json
 import os
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import PurePath
 from typing import Any, Self
 
 from turnwise.base.errors import EnvironmentFault
@@ -83,7 +85,7 @@ def make_harness(settings: HarnessConfig) -> Harness:
         command = shlex.split(settings.run) if isinstance(settings.run, str) else list(settings.run)
         return lambda task, endpoint: run_command(
             command,
-            _encoded(lambda: json.dumps(task, default=str).encode()),
+            _encoded(lambda: json.dumps(task, default=_plain).encode()),
             launcher,
             endpoint.variables,
             returned=returned,
@@ -103,6 +105,15 @@ def _encoded(write: Callable[[], bytes]) -> bytes:
         return write()
     except Exception as error:  # a task may be of any class
         raise EnvironmentFault(f"the task cannot be given to a process: {_cause(error)}") from None
+
+
+def _plain(value: Any) -> Any:
+    """Return numbers and arrays as JSON has them, dates and paths as text."""
+    if hasattr(value, "tolist"):  # of NumPy, torch and so on
+        return value.tolist()
+    if isinstance(value, (datetime.date, datetime.time, PurePath)):
+        return str(value)
+    raise TypeError(f"JSON has no {type(value).__name__}; name it in the task by a text or a number")
 
 
 def call_function(function: Callable[[Task, Endpoint], Any], task: Task, endpoint: Endpoint) -> Any:
