@@ -56,6 +56,13 @@ class Tasks:
 """
 
 
+TABLE = """
+class Table:
+    def __len__(self): return 2
+    def __getitem__(self, column): return {"question": ["why", "how"]}[column]
+"""
+
+
 @pytest.mark.parametrize("arguments", [["train", "run.name=own"], ["play"], ["check-harness"]])
 @pytest.mark.parametrize(
     ("code", "told"),
@@ -63,6 +70,8 @@ class Tasks:
         ("raise SystemExit(4)", "'own' ends the program when it is imported (sys.exit(4)); put what it runs as a"),
         (OWN.format(tasks="[1 / 0]"), "own.py:6, in tasks: ZeroDivisionError: division by zero\n"),
         (OWN.format(tasks="None"), "tasks('train') returned NoneType, expected a list of tasks\n"),
+        (OWN.format(tasks="{0: 1}"), "tasks('train') returned dict, expected a list of tasks\n"),
+        (TABLE + OWN.format(tasks="Table()"), "tasks('train') returned Table, expected a list of tasks\n"),
         (OWN.format(tasks="[1]").replace("config): pass", "config): open('gone')"), "own.py:5, in __init__: FileNot"),
     ],
 )

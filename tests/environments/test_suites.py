@@ -9,6 +9,7 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.environments.alfworld.written import save_game
 from tests.needs import needs
@@ -19,7 +20,7 @@ from turnwise.base.imports import import_named
 from turnwise.base.register import ENVIRONMENTS
 from turnwise.environments.base import Demonstrated
 from turnwise.environments.settings import EnvironmentConfig
-from turnwise.environments.suites import Seeded, make_suite
+from turnwise.environments.suites import Seeded, make_suite, tasks_of
 from turnwise.environments.workers import make_environments
 from turnwise.worlds.alfworld.files import GAME_FILE, TRAJECTORY_FILE
 from turnwise.worlds.alfworld.generate import generate_game
@@ -247,6 +248,26 @@ def test_a_whole_suite_may_be_given():
     assert made.tasks("train") == ["train 0", "train 1", "train 2"]
     with pytest.raises(ConfigError, match="has no option 'counts'"):
         make_suite(EnvironmentConfig(name=f"{__name__}:OwnSuite", options={"counts": 3}))
+
+
+class Dataset(list):
+    """Is read by whole numbers from 0 on, like many a data set."""
+
+    def __getitem__(self, place):
+        if isinstance(place, int) and 0 <= place < len(self):
+            return super().__getitem__(place)
+        raise KeyError(place)
+
+
+@pytest.mark.parametrize("tasks", [Dataset(["a", "b"]), range(3), ("a",), np.array([1, 2])], ids=str)
+def test_tasks_may_be_whatever_has_a_length_and_numbered_entries(tasks):
+    assert tasks_of(SimpleNamespace(tasks=lambda split: tasks), "own", "train") is tasks  # pyright: ignore
+
+
+@pytest.mark.parametrize("tasks", [{0: "a", 1: "b"}, {"a", "b"}, iter("ab"), {}])
+def test_tasks_without_an_order_are_refused(tasks):
+    with pytest.raises(ConfigError, match=f"returned {type(tasks).__name__}, expected a list of tasks"):
+        tasks_of(SimpleNamespace(tasks=lambda split: tasks), "own", "train")  # pyright: ignore
 
 
 class PreloadingSuite(OwnSuite):

@@ -7,7 +7,7 @@ warm start, are optional.
 import contextlib
 import inspect
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from turnwise.base.errors import ConfigError, did_you_mean
@@ -291,11 +291,15 @@ def tasks_of(suite: Suite, environment: str, split: str) -> Sequence[Task]:
         ConfigError: There are none, or no list of them.
     """
     tasks = suite.tasks(split)
-    if not hasattr(tasks, "__len__") or not hasattr(tasks, "__getitem__"):
+    try:
+        ends = [tasks[place] for place in (0, len(tasks) - 1) if len(tasks)]
+    except (LookupError, TypeError):  # of a generator, or of a table, whose columns have names
+        ends = None
+    if ends is None or isinstance(tasks, Mapping):
         raise ConfigError(
             f"environment {environment!r}: tasks({split!r}) returned {type(tasks).__name__}, expected a list of tasks"
         )
-    if not len(tasks):
+    if not ends:
         raise ConfigError(f"split {split!r} of environment {environment!r} has no tasks; choose another split")
     return tasks
 
