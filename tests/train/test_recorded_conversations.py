@@ -106,6 +106,30 @@ def test_what_cannot_be_imitated_is_refused(settings, told, tmp_path):
         warm_policy(config, make_suite(config.environment))
 
 
+class Tasks:
+    """What an agent is asked to do."""
+
+    def __init__(self, config):
+        pass
+
+    def tasks(self, split):
+        return COLORS
+
+
+@pytest.mark.parametrize(
+    ("model", "told"),
+    [
+        ("tiny-chat", "model.name='tiny-chat' has the vocabulary of warmstart.demonstrations"),
+        ("smollm2", r"has no demonstrate\(\): set warmstart.demonstrations to a file of conversations, or set w"),
+    ],
+)
+def test_an_agent_without_conversations_is_told_to_set_them(model, told):
+    agent = {"environment": {"name": f"{__name__}:Tasks"}, "harness": {"run": "agent:play"}, "method": "grpo"}
+    config = parse_config({"model": {"name": model}, **agent})
+    with pytest.raises(ConfigError, match=told):
+        warm_policy(config, make_suite(config.environment))
+
+
 def test_a_file_that_is_missing_is_named(tmp_path):
     config = config_of(str(tmp_path / "none.jsonl"))
     with pytest.raises(DataError, match=r"none.jsonl.*No such file"):

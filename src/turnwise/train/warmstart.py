@@ -58,14 +58,16 @@ def warm_policy(
         ConfigError: The environment has no words or no expert.
     """
     recorded = config.warmstart.demonstrations and find(CONVERSATIONS["read"])(config.warmstart.demonstrations)
+    if config.model.name == "tiny-chat" and not recorded:
+        raise ConfigError("model.name='tiny-chat' has the vocabulary of warmstart.demonstrations; set it to a file")
     rounds, expert = config.warmstart.dagger_rounds, config.warmstart.steps and not recorded
     needed = {"words": config.model.name == "tiny", "demonstrate": expert, "correct": expert and rounds}
     for name in (name for name, asked in needed.items() if asked and not hasattr(suite, name)):
         other = {"words": "model.name=smollm2", "correct": "warmstart.dagger_rounds=0"}.get(name, "warmstart.steps=0")
-        raise ConfigError(
-            f"environment {config.environment.name!r} has no {name}(): add it (CorrectingSuite in "
-            f"turnwise.environments.suites), or set {other}"
-        )
+        add = "add it (CorrectingSuite in turnwise.environments.suites)"
+        if config.most_turns is None and name == "demonstrate":  # an agent's conversations can be recorded
+            add = "set warmstart.demonstrations to a file of conversations"
+        raise ConfigError(f"environment {config.environment.name!r} has no {name}(): {add}, or set {other}")
     teaching = cast(CorrectingSuite, suite)
     remote = config.engine.remote()
     policy = _new_policy(config.model, config.prompt, config.run.seed, teaching, recorded or [], texts, remote)
@@ -120,8 +122,6 @@ def _new_policy(
     if model.name == "tiny":
         return tiny_policy(suite.words(), model, seed=seed, plan=prompt.plan, texts=texts)
     if model.name == "tiny-chat":
-        if not recorded:
-            raise ConfigError("model.name='tiny-chat' has the vocabulary of warmstart.demonstrations; set it to a file")
         return tiny_chat_policy([*texts, *(text for each in recorded for text in each.texts)], model, prompt, seed=seed)
     return pretrained_policy(model, prompt, seed=seed, remote=remote)
 
