@@ -177,6 +177,8 @@ def test_bad_requests_get_the_body_of_their_own_api():
             code, body = refused(endpoint, "messages", {"model": "policy", **content})
             assert (code, body["type"], body["error"]["type"]) == (400, "error", "invalid_request_error")
             assert said in body["error"]["message"]
+        code, body = refused(endpoint, "messages/count_tokens", {})
+        assert (code, body["type"], body["error"]["type"]) == (404, "error", "not_found_error")
         stranger = Endpoint(endpoint.base_url, "wrong", "")
         code, body = refused(stranger, "messages", {})
         assert (code, body["error"]["type"]) == (401, "authentication_error")

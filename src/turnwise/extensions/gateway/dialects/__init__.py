@@ -42,5 +42,5 @@ DIALECTS = {
 
 def error_body_at(path: str, status: int, message: str, param: str | None = None, code: str | None = None) -> Any:
     """Return the body of an error in the API that a path belongs to; OpenAI's if it belongs to none."""
-    error = next((each.error for route, each in DIALECTS.items() if path.endswith(f"/{route}")), error_body)
+    error = next((each.error for route, each in DIALECTS.items() if f"/{route}/" in f"{path}/"), error_body)
     return error(status, message, param, code)
