@@ -31,6 +31,8 @@ PROMISE = re.compile(r"^print.*?  # (.*)$|^ +# (.*)$", re.MULTILINE)
 """Behind a print, or on lines of their own under one in a loop."""
 BLOCK = re.compile(r"^```(?:python(?: (?=\w))?|toml (?=\w))(\w+\.(?:py|toml))?\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
+TRAINED = re.compile(r"^turnwise train (\w+)\.toml(?! .*run\.name)", re.MULTILINE)
+"""The run that a command makes."""
 SHELL = re.compile(r"^```bash\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PAGE_NEEDS = {"search-qa.md": ("Stemmer",), "webshop.md": ("Stemmer", "rapidfuzz")}
 """What the code of a page needs."""
@@ -41,8 +43,10 @@ def test_the_code_of_a_page_runs_and_prints_what_it_says(page: Path, tmp_path, m
     skip_without(*PAGE_NEEDS.get(page.name, ()))
     monkeypatch.chdir(tmp_path)  # where a page may leave its figures
     monkeypatch.syspath_prepend(tmp_path)
-    namespace: dict[str, object] = {}
-    for name, block in BLOCK.findall(page.read_text()):
+    text, namespace = page.read_text(), dict[str, object]()
+    for name in TRAINED.findall(text):
+        (tmp_path / "runs" / name).mkdir(parents=True)  # the reader's, which nothing else on the page may make again
+    for name, block in BLOCK.findall(text):
         if name:
             Path(name).write_text(block)
             continue
