@@ -16,6 +16,7 @@ from tests.toys import trajectory
 from turnwise.base.errors import ConfigError
 from turnwise.commands.cli import main
 from turnwise.config import parse_config
+from turnwise.credit.methods.build import build_method
 from turnwise.engines.base import Sampling
 from turnwise.engines.build import make_engine
 from turnwise.engines.settings import EngineConfig
@@ -29,6 +30,7 @@ from turnwise.rollout.record import read_rollouts
 from turnwise.rollout.trajectory import Turn
 from turnwise.train.checkpoint import checkpoint_at, latest_checkpoint, load_checkpoint
 from turnwise.train.loop import train
+from turnwise.train.recorded import read_step, recorded_batch
 from turnwise.train.roles import by_role
 
 pytestmark = needs("peft")
@@ -133,6 +135,49 @@ def test_each_role_learns_with_credit_of_its_own_and_a_run_resumes(tmp_path, cap
     for role in ROLES:
         one, other = weights(run, 2, role), weights(resumed, 2, role)
         assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(one, other, strict=True))
+
+
+class Roled(Tasks):
+    """The same tasks, of an agent whose calls name who asks."""
+
+    gives = ("role",)
+
+
+def silent(task, endpoint) -> float:
+    post(endpoint, "chat/completions", {"messages": [user(f"say {task}")]})
+    return 1.0
+
+
+@pytest.mark.parametrize(
+    ("harness", "tasks", "told"),
+    [
+        ("silent", "Roled", "a response has no role, .* X-Turnwise-Actor in each call of an agent"),
+        ("both", "Tasks", r"let yours fill it \(an agent: by X-Turnwise-Actor in each call\) and set the class attri"),
+    ],
+)
+def test_an_agent_without_roles_is_told_how_to_name_them(harness, tasks, told, tmp_path):
+    with pytest.raises(ConfigError, match=told):
+        train(compared_by_role(tmp_path, harness, tasks))
+
+
+def test_a_method_compares_the_turns_of_an_agents_role_with_each_other(tmp_path):
+    run = train(compared_by_role(tmp_path, "both", "Roled"))
+    batch = recorded_batch(read_step(run.rollouts / "step-000001.parquet"), invalid_penalty=0.1)
+    role_R = np.array(batch.column("player", needed_by="the test"))
+    assert role_R.tolist() == ["planner", "worker", "planner"] * 6
+    advantage_R = read_rollouts(run.rollouts / "step-000001.parquet")[1]["advantage"].astype(float)
+    assert advantage_R.any()
+    for group in range(2):
+        for role in ROLES:
+            assert advantage_R[np.repeat([0, 1], 9) == group][role_R[:9] == role].sum() == pytest.approx(0.0, abs=1e-6)
+    assert build_method("mars", {}).trace(batch)[0].advantage_R == pytest.approx(advantage_R, abs=1e-6)
+
+
+def compared_by_role(folder: Path, harness: str, tasks: str):
+    base = config(folder, harness, steps=1).model_dump(mode="json")
+    base["model"] |= {"train": "top", "adapters": []}
+    base["environment"]["name"] = f"tests.gateway.test_roles:{tasks}"
+    return parse_config({**base, "method": "mars"})
 
 
 def test_a_role_that_says_nothing_keeps_weights_and_optimiser_state(tmp_path):

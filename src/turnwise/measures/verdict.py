@@ -57,10 +57,11 @@ def check_environment(plan: Plan, suite: "Suite", environment: str, tasks: "Sequ
     for each in plan.measures:
         if missing := [key for key in each.reads if key not in gives]:
             other = f"choose environment.name={GIVEN_BY[missing[0]]}, or " if missing[0] in GIVEN_BY else ""
+            agent = {"role": "X-Turnwise-Actor in each call"}.get(missing[0], "the info of its result")
             raise ConfigError(
                 f"the measure {each.name!r} ({', '.join(each.provides)}) reads info[{missing[0]!r}], which environment "
-                f"{environment!r} does not provide; {other}let yours fill it and set the class attribute "
-                f"gives = ({missing[0]!r},)"
+                f"{environment!r} does not provide; {other}let yours fill it (an agent: by {agent}) and set the class "
+                f"attribute gives = ({missing[0]!r},)"
             )
 
 

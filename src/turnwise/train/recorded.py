@@ -82,7 +82,7 @@ def read_step(path: Path, *more: str) -> RecordedStep:
     Raises:
         DataError: The file cannot be read, or lacks a column.
     """
-    table = read_table(path, READ, only=(*READ, TOKEN_ENTROPY, "end_key", *more), further=True)
+    table = read_table(path, READ, only=(*READ, TOKEN_ENTROPY, "end_key", "actor", *more), further=True)
     return RecordedStep(step_number(path), table, Segments.from_sorted_ids(table["trajectory"].to_numpy()))
 
 
@@ -153,12 +153,12 @@ def _replayed(table: pa.Table, trajectories: Segments) -> np.ndarray:
 
 
 def _of_seats(table: pa.Table, trajectories: Segments) -> dict[str, list[str]]:
-    """Return the columns of games with seats, read from each trajectory's last turn; empty for others."""
-    texts = [text or "" for text in trajectories.last(table["info"].to_numpy(zero_copy_only=False))]
-    if not all('"role"' in text for text in texts):
-        return {}
-    infos = [json.loads(text) for text in texts]
-    return dict(roles_of(infos[number] for number in trajectories.ids))
+    """Return the columns of roles, from actors and each trajectory's last turn; empty if a response has none."""
+    texts = trajectories.last(table["info"].to_numpy(zero_copy_only=False))
+    infos = [json.loads(text) if '"role"' in (text or "") else {} for text in texts]
+    actors = table["actor"].to_pylist() if "actor" in table.column_names else [""] * table.num_rows
+    turns = [(infos[number], actor) for number, actor in zip(trajectories.ids, actors, strict=True)]
+    return roles_of(turns) if all(actor or "role" in info for info, actor in turns) else {}
 
 
 def _of_trees(step: RecordedStep, kept: np.ndarray) -> dict[str, Any]:
