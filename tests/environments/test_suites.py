@@ -240,6 +240,9 @@ class OwnSuite:
     def tasks(self, split: str):
         return [f"{split} {number}" for number in range(self.count)]
 
+    def environment(self, task) -> Any:
+        raise NotImplementedError
+
 
 def test_a_whole_suite_may_be_given():
     made = make_suite(EnvironmentConfig(name=f"{__name__}:OwnSuite", max_steps=7, options={"count": 3}))
