@@ -305,6 +305,11 @@ def test_a_command_gets_numbers_as_numbers_and_dates_and_paths_as_text():
     assert done.info == {"a": 3, "v": [[1, 2], [3, 4]], "t": [[1.0, 1.0]], "b": True, **told}
 
 
+def test_numbers_that_a_function_in_a_process_returns_are_numbers():
+    (done,) = played(HarnessConfig(run="tests.gateway.alone:play_with_numbers", isolation="process"), tasks=(0,))
+    assert (done.reward, done.info) == (0.5, {"found": 2, "at": [1, 2]})
+
+
 def test_a_program_that_hangs_ends_with_all_that_it_started(tmp_path):
     mark = tmp_path / "alive"
     script = f"(while :; do touch {mark}; sleep 0.05; done) & sleep 60"
