@@ -176,6 +176,21 @@ def test_a_closed_pipe_is_no_traceback(here):
     assert process.returncode == 128 + signal.SIGPIPE
 
 
+@pytest.mark.parametrize("gone_at", ["", "training 2/"])
+def test_a_training_goes_on_when_nobody_reads_its_log_any_more(gone_at, here):
+    """As with `turnwise train ... 2>&1 | grep -m1 "training 2/"`; the world prints too, to stdout."""
+    talks = "import doors\nclass Door(doors.Door):\n    def start(self):\n        return print('!' * 9999) or ''\n"
+    (here / "talks.py").write_text(talks)
+    settings = [*QUICK, "environment.name=talks:Door", "run.steps=4", "run.threads=1"]
+    reader, writer = os.pipe()
+    with subprocess.Popen([*COMMAND, "train", *settings], cwd=here, stdout=writer, stderr=writer) as process:
+        os.close(writer)
+        with open(reader) as log:
+            assert not gone_at or any(line.startswith(gone_at) for line in log)
+    assert process.returncode == 0
+    assert RunFolder(here / "runs" / "run").metrics()[-1]["step"] == 4
+
+
 def test_the_installed_command_runs(here):
     """A world in the working directory is found, though a script's own folder is not the working directory."""
     command = Path(sys.executable).with_name("turnwise")

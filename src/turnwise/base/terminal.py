@@ -4,7 +4,10 @@ Plain tables fit `WIDTH` columns: long cells lose their middle unless the caller
 only for a terminal, and may be missing.
 """
 
+import contextlib
+import os
 import sys
+from collections.abc import Callable, Iterator
 from typing import IO, TYPE_CHECKING, Any
 
 from turnwise.base.heartbeat import note_output
@@ -64,6 +67,45 @@ def say_over(text: str = "") -> None:
     print(f"\r{visible(text)}" if text else "\r\033[K", end="", file=sys.stderr, flush=True)
 
 
+def discard(stream: IO[str]) -> None:
+    """Send a stream to nowhere, with what is left in its buffer, which Python would complain about at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+class _Outlasting:
+    """Write to a stream as long as somebody reads it, then to nowhere."""
+
+    def __init__(self, stream: IO[str]):
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        self._try(self._stream.write, text)
+        return len(text)
+
+    def flush(self) -> None:
+        self._try(self._stream.flush)
+
+    def _try(self, call: Callable[..., object], *arguments: object) -> None:
+        try:
+            call(*arguments)
+        except BrokenPipeError:
+            discard(self._stream)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextlib.contextmanager
+def outlast_readers() -> Iterator[None]:
+    """Go on if the reader of stdout or stderr goes away, such as the collector of a log: what follows is not shown."""
+    out, err = map(_Outlasting, (sys.stdout, sys.stderr))
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):  # pyright: ignore[reportArgumentType]
+        try:
+            yield
+        finally:
+            out.flush()
+
+
 def make_console(file: IO[str] | None = None, **options: Any) -> "Console":
     """Make a console with legible colours that shows control characters as escapes. `file` defaults to stderr."""
     from rich.console import Console
@@ -77,6 +119,9 @@ def make_console(file: IO[str] | None = None, **options: Any) -> "Console":
         def print(self, *objects: Any, **how: Any) -> None:
             note_output()
             super().print(*(visible(each) if isinstance(each, str) else each for each in objects), **how)
+
+        def on_broken_pipe(self) -> None:
+            raise  # as `print` does; rich ends the program with 1
 
         def render_str(self, text: str, **how: Any) -> Text:
             return super().render_str(visible(text), **how)

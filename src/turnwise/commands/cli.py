@@ -35,7 +35,6 @@ import contextlib
 import errno
 import importlib
 import importlib.util
-import os
 import platform
 import sys
 import time
@@ -53,7 +52,7 @@ from turnwise.base.errors import (
 )
 from turnwise.base.files import FULL, describe_refusal, refused_by_disk
 from turnwise.base.stopping import Stopped, stoppable
-from turnwise.base.terminal import say
+from turnwise.base.terminal import discard, outlast_readers, say
 from turnwise.base.version import __version__
 from turnwise.commands.common import INTERRUPTED, at_work, notes_on_former_words
 
@@ -77,7 +76,8 @@ COMMANDS = (
     "serve_model import_log swe_tasks verl"
 )
 """Modules of the commands, in the order of `turnwise --help`."""
-
+TRAINING = ("train", "study")
+"""Commands that may take days, which nobody may be watching when they end."""
 PLACE = (errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG)
 """Error numbers that a path named by the user can cause."""
 
@@ -90,16 +90,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     try:
         try:
-            return _main(arguments)
+            options = _parse(arguments)
+            with outlast_readers() if options.command in TRAINING else contextlib.nullcontext():
+                return _main(options)
         finally:
             sys.stdout.flush()
     except BrokenPipeError:  # the reader closed the pipe, as in `turnwise methods | head -1`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python's own flush complains
+        discard(sys.stdout)
+        discard(sys.stderr)
         return 141
     except OSError as error:
         if error.errno not in FULL:
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard(sys.stdout)
         say(
             f"turnwise: cannot write: {error.strerror or error}. Free disk space, and run the command again",
             file=sys.stderr,
@@ -107,8 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
 
 
-def _main(arguments: Sequence[str] | None) -> int:
-    options = _parse(arguments)
+def _main(options: argparse.Namespace) -> int:
     try:
         begun, life = time.monotonic(), contextlib.ExitStack()
         with stoppable() as options.stop, notes_on_former_words(), life:
