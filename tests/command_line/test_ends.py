@@ -3,6 +3,7 @@
 import errno
 import importlib
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -189,6 +190,18 @@ def test_a_training_goes_on_when_nobody_reads_its_log_any_more(gone_at, here):
             assert not gone_at or any(line.startswith(gone_at) for line in log)
     assert process.returncode == 0
     assert RunFolder(here / "runs" / "run").metrics()[-1]["step"] == 4
+
+
+@pytest.mark.skipif(os.name != "posix", reason="POSIX only")
+@pytest.mark.parametrize("arguments", [["recipes"], ["train", "nosuch"]])
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_stream_that_is_closed_hides_what_is_printed_and_no_more(arguments, closed, here):
+    command = shlex.join([*COMMAND, *arguments])
+    done = subprocess.run(["sh", "-c", f"{command} {closed}"], capture_output=True, text=True, check=False)
+    assert done.returncode == (0 if arguments == ["recipes"] else 2)
+    assert "Traceback" not in done.stderr
+    assert bool(done.stderr) == ("2>&-" not in closed)
+    assert bool(done.stdout) == (arguments == ["recipes"] and ">&-" not in closed.split())
 
 
 def test_the_installed_command_runs(here):

@@ -72,6 +72,18 @@ def discard(stream: IO[str]) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
+def open_missing_streams() -> None:
+    """Open streams that the caller closed, as with `>&-`, to nowhere; else they are None, and files get their numbers.
+
+    Programs that this one starts inherit them.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            number = os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(number, True)
+            setattr(sys, name, open(number, mode, encoding="utf-8"))  # noqa: SIM115
+
+
 class _Outlasting:
     """Write to a stream as long as somebody reads it, then to nowhere."""
 

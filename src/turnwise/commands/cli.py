@@ -52,7 +52,7 @@ from turnwise.base.errors import (
 )
 from turnwise.base.files import FULL, describe_refusal, refused_by_disk
 from turnwise.base.stopping import Stopped, stoppable
-from turnwise.base.terminal import discard, outlast_readers, say
+from turnwise.base.terminal import discard, open_missing_streams, outlast_readers, say
 from turnwise.base.version import __version__
 from turnwise.commands.common import INTERRUPTED, at_work, notes_on_former_words
 
@@ -88,6 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     The code is 0 on success, 2 for a user's mistake (one line on stderr), 130 when interrupted, 143 after SIGTERM and
     129 after SIGHUP.
     """
+    open_missing_streams()
     try:
         try:
             options = _parse(arguments)
