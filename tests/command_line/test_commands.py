@@ -101,6 +101,25 @@ def test_a_run_in_which_every_trajectory_failed_is_an_error_with_its_cause(here,
     assert "no episode of the evaluation after step 0 could be played: 2 x environment" in capsys.readouterr().err
 
 
+def test_commands_that_are_printed_can_be_copied(here, capsys):
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    named = ["environment.name=doors:Faulty", "run.name=my $run"]
+    resuming = "`turnwise train --resume 'runs/my $run'`"
+    assert main(["train", *QUICK, *named, "run.steps=1"]) == 2
+    assert capsys.readouterr().err.endswith(f"Fix this, then resume with {resuming}\n")
+    again = f"resume it with {resuming}, or choose another name with run.name='my $run-2'\n"
+    assert refused(capsys, "train", *QUICK, *named).endswith(again)
+    assert refused(capsys, "train", "runs/my $run").endswith(f"resume it with {resuming}\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("turnwise.train.loop.prepare", interrupted)
+        assert main(["train", "--resume", "runs/my $run"]) == 130
+    assert capsys.readouterr().err.endswith(f"resume from the checkpoint of step 0 with {resuming}\n")
+    assert main(["train", *QUICK, named[0], f"run.folder={here}", "run.name=no ne", "run.steps=0"]) == 2
+    assert capsys.readouterr().err.endswith(f"then evaluate with `turnwise eval '{here}/no ne'`\n")
+
+
 def test_observations_without_room_are_counted_and_end_the_run(here, capsys):
     long = ["environment.name=doors:Long", "model.max_context=32", "run.name=long"]
     assert main(["train", *QUICK, *long]) == 2

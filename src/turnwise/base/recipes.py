@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import shlex
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -81,7 +82,7 @@ def _table(path: Path) -> dict[str, Any]:
     except OSError as error:
         if (path / "config.json").is_file():
             raise ConfigError(
-                f"{path} is a run, not a recipe; resume it with `turnwise train --resume {path}`"
+                f"{path} is a run, not a recipe; resume it with `turnwise train --resume {shlex.quote(str(path))}`"
             ) from None
         near = did_you_mean(path.name, {each.name for each in path.parent.glob("*.toml")} | {*shipped_recipes()})
         raise ConfigError(f"cannot read the recipe {path}: {error.strerror or error}.{near}") from None

@@ -87,8 +87,8 @@ def _how_to_resume(path: Path | None) -> str:
     if path is None or not path.exists():
         return "no checkpoint was saved; start again with the same command"
     if not (steps := by_step(RunFolder(path).checkpoints)):
-        return f"no checkpoint was saved; start again with `turnwise train --resume {path}`"
-    return f"resume from the checkpoint of step {max(steps)} with `turnwise train --resume {path}`"
+        return f"no checkpoint was saved; start again with `{RunFolder(path).resuming}`"
+    return f"resume from the checkpoint of step {max(steps)} with `{RunFolder(path).resuming}`"
 
 
 def _config(options: argparse.Namespace) -> int:

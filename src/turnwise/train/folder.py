@@ -16,6 +16,7 @@ import json
 import os
 import re
 import secrets
+import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -112,7 +113,7 @@ class RunFolder:
             raise RunError(
                 f"the working directory changed from {self._worked_in} to {os.getcwd()}, where {self.path} is another "
                 'folder: let an agent that changes it run by itself (harness.isolation = "process"), or set '
-                f"run.folder={Path(self._worked_in) / self.path.parent}"
+                f"run.folder={shlex.quote(str(Path(self._worked_in) / self.path.parent))}"
             )
         if self._place and _place_of(self.path) != self._place:
             raise RunError(
@@ -145,9 +146,14 @@ class RunFolder:
         """Raise if `path` exists; a run is never overwritten. `another` says how to name another."""
         if path.exists():
             can_resume = (path / "config.json").is_file() and not RunFolder(path).without_weights
-            resume = f"resume it with `turnwise train --resume {path}`, or " * can_resume
-            other = another or f"run.name={path.name}-2"
+            resume = f"resume it with `{RunFolder(path).resuming}`, or " * can_resume
+            other = another or f"run.name={shlex.quote(f'{path.name}-2')}"
             raise RunError(f"{path} exists and is never overwritten; {resume}choose another name with {other}")
+
+    @property
+    def resuming(self) -> str:
+        """The command that resumes the run, to be copied into a shell."""
+        return f"turnwise train --resume {shlex.quote(str(self.path))}"
 
     @property
     def without_weights(self) -> bool:
@@ -303,7 +309,7 @@ class RunFolder:
         if cause:
             raise RunError(
                 f"no episode of the evaluation after step {step} could be played: {cause}. Fix this, then "
-                f"evaluate with `turnwise eval {self.path}`"
+                f"evaluate with `turnwise eval {shlex.quote(str(self.path))}`"
             )
 
     def rewind(self, step: int) -> None:

@@ -136,5 +136,5 @@ def _finish_step(run: Run, step: int, experience: Experience, metrics: dict[str,
         )
         raise RunError(
             f"no usable trajectory in {run.empty_steps} consecutive steps; the last one failed with: {cause}. Fix "
-            f"this, then resume with `turnwise train --resume {run.folder.path}`"
+            f"this, then resume with `{run.folder.resuming}`"
         )

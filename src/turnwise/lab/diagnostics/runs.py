@@ -3,6 +3,7 @@
 import dataclasses
 import glob
 import json
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -109,8 +110,8 @@ class RunLog:
             raise RunError(f"{error}; restore it from a copy, or delete it and evaluate again") from None
         except (OSError, ValueError, AttributeError, KeyError, TypeError):
             raise RunError(
-                f"{self.folder.path} has no readable {path.name}; make it with `turnwise eval {self.folder.path} "
-                f"--panel {panel} --step {step}`"
+                f"{self.folder.path} has no readable {path.name}; make it with "
+                f"`turnwise eval {shlex.quote(str(self.folder.path))} --panel {panel} --step {step}`"
             ) from None
 
     def success(self, step: int) -> float:
