@@ -20,6 +20,7 @@ BAD = {
     "a number for a list": (["train", "tiny.toml", "measures=3"], "measures: expected a list, got 3"),
     "a number for a section": (["train", "tiny.toml", "critic=3"], "critic: expected a table, got 3"),
     "out of range": (["train", "tiny.toml", "rollout.groups=0"], "greater than or equal to 1, got 0"),
+    "more threads than torch takes": (["train", *QUICK, f"run.threads={10**20}"], "less than or equal to 4096, got 1"),
     "no override": (["train", "tiny.toml", "run.steps"], "does not have the form section.key=value"),
     "missing recipe": (["train", "tine.toml"], "Did you mean 'tiny.toml'?"),
     "bad TOML": (["train", "bad.toml"], "bad.toml is not valid TOML"),

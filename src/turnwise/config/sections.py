@@ -23,7 +23,7 @@ class RunConfig(Section):
     """Seed of all random draws."""
     steps: int = pydantic.Field(default=60, ge=0)
     """Number of training steps."""
-    threads: int = pydantic.Field(default=0, ge=0)
+    threads: int = pydantic.Field(default=0, ge=0, le=4096)
     """CPU threads of torch; 0 keeps torch's default."""
     device: str = "auto"
     """"cpu", "cuda", or "auto", which uses cuda if available."""
