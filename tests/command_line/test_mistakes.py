@@ -65,6 +65,19 @@ BAD = {
 }
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["train", "deep.toml"], "deep.toml is not valid TOML"),
+        (["study", "deep.toml"], "deep.toml is not valid TOML"),
+        (["train", "tiny.toml", f"method=gae(a={'[' * 2000})"], "expected options as in gae(option=1.0"),
+    ],
+)
+def test_too_many_brackets_are_one_line(arguments, said, here, capsys):
+    (here / "deep.toml").write_text(f"a = {'[' * 2000}")
+    assert said in refused(capsys, *arguments)
+
+
 @pytest.mark.parametrize("case", BAD)
 def test_a_mistake_is_one_line_and_changes_nothing(case, here, capsys):
     arguments, expected = BAD[case]

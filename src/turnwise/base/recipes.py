@@ -86,7 +86,7 @@ def _table(path: Path) -> dict[str, Any]:
             ) from None
         near = did_you_mean(path.name, {each.name for each in path.parent.glob("*.toml")} | {*shipped_recipes()})
         raise ConfigError(f"cannot read the recipe {path}: {error.strerror or error}.{near}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
 
 

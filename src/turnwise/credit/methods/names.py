@@ -177,5 +177,5 @@ def _split_options(name: str) -> tuple[str, dict[str, Any]]:
     try:
         given = inside.removesuffix(")") if inside.endswith(")") else inside + "("
         return base, tomllib.loads(f"options = {{{given}}}")["options"] if bracket else {}
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         raise ConfigError(f"method {name!r}: expected options as in {base}(option=1.0, other='word')") from None

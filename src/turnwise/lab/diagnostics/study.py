@@ -212,7 +212,7 @@ def _read(path: Path) -> dict[str, Any]:
         named = path.parent / "studies" / f"{path.stem}.toml"
         near = f" Did you mean '{named}'?" if named.is_file() else did_you_mean(path.name, among)
         raise ConfigError(f"cannot read the study {path}: {error.strerror or error}.{near}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
 
 
