@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from turnwise.base.cache import check_writable
 from turnwise.base.terminal import say
 from turnwise.commands.common import count, natural
 
@@ -38,6 +39,7 @@ def _make(options: argparse.Namespace) -> int:
     check_bubblewrap()
     packages = find_packages([name.strip() for name in options.packages.split(",")] if options.packages else [])
     folder = options.output or Path(os.environ.get(DATA_VARIABLE) or made_folder()).expanduser()
+    check_writable(folder)
     jobs = options.jobs or os.cpu_count() or 1
     (folder / "parts").mkdir(parents=True, exist_ok=True)
     tools, every = fetch_tools(folder), []

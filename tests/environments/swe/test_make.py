@@ -277,6 +277,12 @@ def test_the_command_makes_tasks_once(sandboxed, repository, site, tmp_path, mon
     assert "knows no package 'shape'. Did you mean 'shapes'?" in capsys.readouterr().err
 
 
+def test_a_folder_that_cannot_be_written_is_one_line(monkeypatch, capsys):
+    monkeypatch.setattr("turnwise.worlds.swe.bubblewrap.check_bubblewrap", lambda: None)
+    assert main(["make-swe-tasks", "--output", "/proc/tasks"]) == 2
+    assert capsys.readouterr().err.startswith("turnwise: cannot write into /proc/tasks: ")
+
+
 def test_packages_are_found():
     assert len(find_packages([])) >= 5
     with pytest.raises(ConfigError, match="Did you mean 'toolz'"):
