@@ -150,4 +150,5 @@ def test_of_many_options_the_three_nearest_are_named(name):
     found = re.fullmatch(r" The nearest of 42: (.*)\.", did_you_mean(name, many))
     assert found
     assert len(found[1].split(", ")) == 3
+    assert did_you_mean("", many) == ""
     assert did_you_mean(name, many[:3]) == " Known: household-0, household-1, household-2."

@@ -28,6 +28,10 @@ BAD = {
     "not a run": (["train", "--resume", "nowhere"], "nowhere is not a run folder"),
     "a folder that is not a run": (["train", "--resume", "."], ". is not a run folder"),
     "eval of no run": (["eval", "nowhere"], "nowhere is not a run folder"),
+    "method without a name": (["train", "tiny.toml", "method=+"], "unknown method ''. See `turnwise methods`"),
+    "a folder for a recipe": (["train", "/"], "/: Is a directory. `turnwise recipes` lists those of the package\n"),
+    "long recipe": (["train", "x" * 5000], f"cannot use {'x' * 60}...{'x' * 40}: File name too long\n"),
+    "long key": (["train", "tiny.toml", f"run.{'x' * 5000}=1"], f" 'run.{'x' * 55}...{'x' * 38}'. Known: "),
     "unknown method": (["train", "tiny.toml", "method=grp"], "unknown method 'grp'. Did you mean 'grpo'?"),
     "unknown method option": (
         ["train", "tiny.toml", "method=grpo+aem", "method.temprature=1"],

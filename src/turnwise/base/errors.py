@@ -17,6 +17,7 @@ with 2.
 
 import difflib
 import os
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -44,6 +45,7 @@ def install(extra: str) -> str:
 def one_line(text: str) -> str:
     """Return a message on one line of bounded length, whatever user values it contains."""
     text = text.replace("\r", "\\r").replace("\n", "\\n")
+    text = re.sub(r"[^\s/]{256,}", lambda word: f"{word[0][:60]}...{word[0][-40:]}", text)  # longer than a file's name
     return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} ... {text[-LONGEST // 3 :]}"
 
 
@@ -133,13 +135,18 @@ class IntegrationError(TurnwiseError, RuntimeError):
 
 
 def did_you_mean(name: str, options: Iterable[str]) -> str:
-    """Return " Did you mean 'x'?" for the option closest to `name`; when none is close, the options or the nearest."""
+    """Return " Did you mean 'x'?" for the option closest to `name`; when none is close, the options or the nearest.
+
+    No name is near none: if there are many options, the text is empty.
+    """
     options = sorted(options)
     folded = dict.fromkeys(option.casefold() for option in options)
     if close := difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.6):
         alike = [option for option in options if option.casefold() == close[0]]
         return f" Did you mean {max(alike, key=lambda option: difflib.SequenceMatcher(None, name, option).ratio())!r}?"
-    if name and len(options) > LISTED:
+    if len(options) > LISTED:
+        if not name:
+            return ""
         nearest = difflib.get_close_matches(name.casefold(), folded, n=3, cutoff=0.0)
         near = [option for option in options if option.casefold() in nearest]
         return f" The nearest of {len(options)}: {', '.join(near)}."

@@ -85,6 +85,7 @@ def _table(path: Path) -> dict[str, Any]:
                 f"{path} is a run, not a recipe; resume it with `turnwise train --resume {shlex.quote(str(path))}`"
             ) from None
         near = did_you_mean(path.name, {each.name for each in path.parent.glob("*.toml")} | {*shipped_recipes()})
+        near = near or " `turnwise recipes` lists those of the package"
         raise ConfigError(f"cannot read the recipe {path}: {error.strerror or error}.{near}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
