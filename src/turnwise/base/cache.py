@@ -90,7 +90,7 @@ def made_aside(target: Path) -> Iterator[Path]:
     """Yield a temporary folder that becomes `target` in one move.
 
     The folder is deleted if another process created `target` first, or on an error; after a kill, by the next call for
-    a folder beside it.
+    a folder next to it.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     remove_remains(target.parent, ".*.tmp")

@@ -24,7 +24,7 @@ class RunConfig(Section):
     steps: int = pydantic.Field(default=60, ge=0)
     """Number of training steps."""
     threads: int = pydantic.Field(default=0, ge=0, le=4096)
-    """CPU threads of torch; 0 keeps torch's default."""
+    """CPU threads; 0: torch's default."""
     device: str = "auto"
     """"cpu", "cuda", or "auto", which uses cuda if available."""
 
