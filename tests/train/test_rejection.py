@@ -54,3 +54,13 @@ def test_rejection_sampling_trains_and_impossible_weights_are_refused(tmp_path):
             BestOfGroup(weight)
     with pytest.raises(ConfigError, match="has no option 'wait'"):
         train(small_config(tmp_path, update={"terms": [{**term, "wait": 1}]}, run={"name": "refused"}))
+
+
+def test_winners_among_trajectories_that_are_half_played_are_refused(tmp_path):
+    """Fails if only `update.preference`, which compares the same returns, says that it needs whole trajectories."""
+    term = {"name": "turnwise.extensions.preference.rejection:BestOfGroup"}
+    budget = {"step_budget": {"turns": 12, "learn": "played"}}
+    sections = {"critic": {"target": "return"}, "method": {"name": "egae", "decay": 0.9}, "rollout": budget}
+    with pytest.raises(ConfigError, match=r"BestOfGroup' compares .*; set rollout.step_budget.learn='complete'"):
+        small_config(tmp_path, update={"terms": [term]}, **sections)
+    small_config(tmp_path, update={"terms": [{"name": "turnwise.objective.terms:Stateless"}]}, **sections)

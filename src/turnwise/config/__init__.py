@@ -20,7 +20,7 @@ from turnwise.base.imports import NotLoaded
 from turnwise.base.recipes import find_recipe, read_recipe
 from turnwise.base.register import EXTENSIONS
 from turnwise.base.section import Section, extensible
-from turnwise.config.methods import measure_parts, method_parts
+from turnwise.config.methods import measure_parts, method_parts, term_parts
 from turnwise.config.mistakes import explain
 from turnwise.config.overrides import apply
 from turnwise.config.sections import (
@@ -125,6 +125,8 @@ class Config(Section):
         yield from parts
         with contextlib.suppress(NotLoaded):  # of a recorded run, which was checked when it began
             yield from self._parts_of_method(parts)
+            if broken(Facet.WHOLE, parts):
+                yield from term_parts(self.update.terms)
 
     def _parts_of_method(self, parts: Sequence[Part]) -> Iterator[Part]:
         transform = build_method(self.method.name, self.method.model_extra or {})

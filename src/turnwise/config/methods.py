@@ -6,12 +6,14 @@ from typing import Any
 import numpy as np
 
 from turnwise.base.facets import Facet, Part
+from turnwise.base.imports import import_named
 from turnwise.credit.batch import Batch
 from turnwise.credit.columns import COLUMNS
 from turnwise.credit.segments import Segments
 from turnwise.credit.transform import Transform
 from turnwise.measures import MEASURES
 from turnwise.measures.base import Measure
+from turnwise.objective.settings import RuleConfig
 
 
 def method_parts(transform: Transform, label: str, scoring: str) -> Iterator[Part]:
@@ -55,6 +57,14 @@ def measure_parts(measures: Iterable[Measure]) -> Iterator[Part]:
         if each.model in ("probe", "critic", "plan"):
             needs = {Facet.HERE: "reads their hidden states, or the probabilities of other texts"}
             yield Part(f"the measure {each.name!r}", needs=needs, mend="choose another method or measure")
+
+
+def term_parts(terms: Iterable[RuleConfig]) -> Iterator[Part]:
+    """Return what the loss terms that a recipe names need; see `turnwise.base.facets`. Their modules import torch."""
+    for each in terms:
+        if ":" in each.name and getattr(import_named(each.name), "whole", False):
+            needs = {Facet.WHOLE: "compares the rewards of whole trajectories"}
+            yield Part(f"update.terms {each.name!r}", needs=needs)
 
 
 def values_unfinished(transform: Transform) -> bool:
