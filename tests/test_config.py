@@ -192,6 +192,18 @@ def test_an_option_of_a_modifier_without_it_is_said_so(recipe):
         load_config(recipe, ["method=grpo", "method.temperature=0.5"])
 
 
+@pytest.mark.parametrize("base", ["gigpo", "turn_ppo", "rtmc", "grpo+aem"])
+def test_a_modifier_of_whole_trajectories_is_refused_around_credit_that_varies_within_them(base):
+    """Fails if the first to try them is a run, after its warm start and its first rollout."""
+    method = {"name": f"{base}+d3s", "kept_frac": 0.5}
+    expected = r"different credit, and keep_extremes in it compares .*; set method.over='responses', choose .* grpo, or"
+    with pytest.raises(ConfigError, match=expected):
+        parse_config({"method": method})
+    parse_config({"method": {**method, "over": "responses"}})
+    parse_config({"method": method, "environment": {"max_steps": 1}})
+    parse_config({"method": {**method, "name": "grpo+d3s"}})
+
+
 def test_a_configuration_is_frozen_and_survives_its_own_dump():
     config = load_config(None, ["method=gigpo", "method.discount=0.5", "run.folder=/data"])
     assert parse_config(config.model_dump(mode="json")) == config

@@ -20,7 +20,7 @@ from turnwise.base.imports import NotLoaded
 from turnwise.base.recipes import find_recipe, read_recipe
 from turnwise.base.register import EXTENSIONS
 from turnwise.base.section import Section, extensible
-from turnwise.config.methods import measure_parts, method_parts, term_parts
+from turnwise.config.methods import measure_parts, method_parts, refuse_varied, term_parts
 from turnwise.config.mistakes import explain
 from turnwise.config.overrides import apply
 from turnwise.config.sections import (
@@ -33,8 +33,9 @@ from turnwise.config.sections import (
 )
 from turnwise.credit.methods.build import build_method
 from turnwise.credit.methods.former import read_former, refuse_contradiction
+from turnwise.credit.methods.names import parameters
 from turnwise.engines.settings import EngineConfig, LocalEngineConfig
-from turnwise.environments.settings import EnvironmentConfig
+from turnwise.environments.settings import IMPORTED, EnvironmentConfig
 from turnwise.measures.lacking import OPTIONAL
 from turnwise.measures.plan import plan_measures
 from turnwise.models.settings import CriticConfig, ModelConfig, PromptConfig
@@ -130,6 +131,8 @@ class Config(Section):
 
     def _parts_of_method(self, parts: Sequence[Part]) -> Iterator[Part]:
         transform = build_method(self.method.name, self.method.model_extra or {})
+        if self.environment.max_steps > 1 and self.environment.name != IMPORTED:
+            refuse_varied(transform, self.label, parameters(self.method.name))
         own = [*method_parts(transform, self.label, self.update.scoring)]
         yield from own
         if broken(Facet.ANSWERS, [*parts, *own]) or broken(Facet.HERE, [*parts, *own]):

@@ -1,16 +1,18 @@
 """Derive what methods and measures break and need from what they declare."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
+from turnwise.base.errors import ConfigError
 from turnwise.base.facets import Facet, Part
 from turnwise.base.imports import import_named
 from turnwise.credit.batch import Batch
-from turnwise.credit.columns import COLUMNS
+from turnwise.credit.columns import COLUMNS, Column
 from turnwise.credit.segments import Segments
 from turnwise.credit.transform import Transform
+from turnwise.credit.transforms.grouping import VariedCredit
 from turnwise.measures import MEASURES
 from turnwise.measures.base import Measure
 from turnwise.objective.settings import RuleConfig
@@ -75,10 +77,39 @@ def values_unfinished(transform: Transform) -> bool:
     return np.array_equal(lost[2:], won[2:])
 
 
+def refuse_varied(transform: Transform, label: str, options: Container[str]) -> None:
+    """Try a method on two short trajectories, before a run learns from its first rollout that its parts do not fit.
+
+    Args:
+        transform: Method of the recipe.
+        label: Its name.
+        options: Names of its options.
+
+    Raises:
+        ConfigError: It compares one value per trajectory of credit that varies within trajectories.
+    """
+    try:
+        with np.errstate(all="ignore"):
+            transform.trace(_example(transform, 1.0))
+    except VariedCredit as error:
+        over = "set method.over='responses', " if "over" in options else ""
+        raise ConfigError(
+            f"method {label!r} gives the turns of a trajectory different credit, and {str(error).split()[0]} in it "
+            f"compares one value per trajectory; {over}choose a base that gives them the same, such as grpo, or set "
+            "environment.max_steps=1 if tasks have one turn"
+        ) from None
+    except Exception:  # the values are made up, and a user's method may expect others
+        return
+
+
 def _example(transform: Transform, reward: float) -> Batch:
     """Make two trajectories of two responses, the first with a reward, the second unfinished."""
     ended = [0.0, reward, 0.0, 0.0]
-    kinds = {name: COLUMNS[name].kind if name in COLUMNS else "value" for name in transform.needs}
-    columns: dict[str, Any] = {name: [0.5] * 4 if kind == "value" else ["a"] * 4 for name, kind in kinds.items()}
-    columns |= {"finished": [1.0, 1.0, 0.0, 0.0], "value": [0.25, 0.5, 0.75, 0.5], "success": [reward] * 2 + [0.0] * 2}
+    known = {name: COLUMNS.get(name, Column("value", "the user's")) for name in transform.needs}
+    columns: dict[str, Any] = {
+        name: max(0.5, each.least) + np.array([0.1, 0.3, 0.0, 0.2]) if each.kind == "value" else ["a"] * 4
+        for name, each in known.items()
+    }
+    columns |= {"state_key": [*"abac"], "finished": [1.0, 1.0, 0.0, 0.0], "value": [0.25, 0.5, 0.75, 0.5]}
+    columns |= {"success": [reward] * 2 + [0.0] * 2}
     return Batch(Segments([0, 2]), Segments([0, 2, 4]), ended, columns, Segments([0, 1, 2, 3, 4]))

@@ -26,6 +26,10 @@ def needs_length(options: Mapping[str, Any]) -> tuple[str, ...]:
     return ("length",) if options["over"] == "tokens" else ()
 
 
+class VariedCredit(BatchError):
+    """The responses of a trajectory have different credit, and a block compares one value per trajectory."""
+
+
 class Members:
     """Values to compare: the credit, counted once per trajectory, response or token, in groups.
 
@@ -72,6 +76,7 @@ class Members:
                     f"{needed_by} counts one value per trajectory, but the credit varies within it "
                     f"({batch.place(row)}); use outcome_return() before it, or over='responses'"
                 ),
+                VariedCredit,
             )
             return
         self.values = credit_R
@@ -96,13 +101,16 @@ class Members:
         return self._batch.trajectories.broadcast(values) if self._over == "trajectories" else values
 
 
-def of_trajectories(batch: Batch, value_R: np.ndarray, problem: Callable[[int], str]) -> np.ndarray:
+def of_trajectories(
+    batch: Batch, value_R: np.ndarray, problem: Callable[[int], str], error: type[BatchError] = BatchError
+) -> np.ndarray:
     """Return the value that all responses of a trajectory have, one per trajectory.
 
     Args:
         batch: A batch.
         value_R: `[responses]` values of any kind.
         problem: Describes the problem of a response whose value is not that of its trajectory's first one.
+        error: Kind of the error.
 
     Raises:
         BatchError: A value varies within a trajectory.
@@ -110,7 +118,7 @@ def of_trajectories(batch: Batch, value_R: np.ndarray, problem: Callable[[int], 
     value_N = batch.trajectories.first(value_R)
     varies = np.flatnonzero(value_R != batch.trajectories.broadcast(value_N))
     if len(varies):
-        raise BatchError(problem(int(varies[0])))
+        raise error(problem(int(varies[0])))
     return value_N
 
 
