@@ -13,7 +13,15 @@ from turnwise.base.errors import ConfigError, DataError, RunError
 from turnwise.commands.cli import main
 from turnwise.config import parse_config
 from turnwise.credit.segments import Segments
-from turnwise.lab.diagnostics.recredit import Recorded, _third, read_recorded, replay, signal_and_noise, statistics
+from turnwise.lab.diagnostics.recredit import (
+    Recorded,
+    _third,
+    as_recorded,
+    read_recorded,
+    replay,
+    signal_and_noise,
+    statistics,
+)
 from turnwise.rollout.record import read_rollouts, read_table, write_table
 from turnwise.train.credit import make_transform
 from turnwise.train.folder import RunFolder
@@ -53,7 +61,7 @@ def test_the_runs_own_method_gives_exactly_the_recorded_advantages(name, runs):
     replayed = list(replay(folder, make_transform(config.method), invalid_penalty=penalty))
     assert replayed
     for recorded, trace in replayed:
-        np.testing.assert_array_equal(trace.advantage_R, recorded.advantage_R)
+        np.testing.assert_array_equal(as_recorded(trace.advantage_R, recorded.batch), recorded.advantage_R)
     assert any(np.any(recorded.advantage_R) for recorded, _ in replayed), "a comparison of zeros"
     own = statistics(replayed)
     assert (own.agreement, own.equal, own.variance) == (1.0, 1.0, 1.0)

@@ -1,6 +1,7 @@
 """Turns that trajectories share are one row on disk, and one object after loading."""
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests.trees.growing import binary_tree, some_turn
@@ -52,6 +53,20 @@ def test_credit_of_a_shared_row_is_the_mean_of_its_trajectories(tmp_path):
     np.testing.assert_array_equal(advantage[:, 0], [1, 1, 1, np.nan])
     np.testing.assert_array_equal(advantage[:, 1], [0.5, 0.5, 2, np.nan])
     np.testing.assert_array_equal(advantage[:, 3], [0, 1, 2, np.nan])
+
+
+def test_a_measure_that_differs_between_paths_keeps_the_value_of_each(tmp_path):
+    """Fails if a shared row has the mean of ranks, which is the rank of no trajectory."""
+    trees, path = some_trees(), tmp_path / "step-000001.parquet"
+    rank = [float(number) if one.usable else None for number, one in enumerate(trees) for _ in one.turns or [None]]
+    alike = [None if value is None else 1.0 for value in rank]
+    write_rollouts(path, trees, {"rank": rank, "entropy": alike, "advantage": rank})
+    assert pq.read_schema(path).metadata[b"turnwise_format"] == b"6", "older versions would fail at a list"
+    assert pa.types.is_float64(pq.read_schema(path).field("entropy").type), "one value, where all are equal"
+    _, columns = read_rollouts(path)
+    np.testing.assert_array_equal(columns["rank"], np.array(rank, dtype=np.float64))
+    np.testing.assert_array_equal(recorded_batch(read_step(path), invalid_penalty=0.0).columns["rank"][:4], [0.0] * 4)
+    assert columns["advantage"][0] == 1.5, "the mean over four paths"
 
 
 def test_a_recorded_batch_knows_the_trees(tmp_path):

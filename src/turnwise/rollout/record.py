@@ -27,7 +27,9 @@ FORMAT_OF_FORKED_RESPONSES = 4
 """Version of rollout files in which trajectories share the first tokens of a response."""
 FORMAT_WITH_REQUESTS = 5
 """Version of rollout files with the requests of agents."""
-NEWEST = FORMAT_WITH_REQUESTS
+FORMAT_WITH_MEASURES_OF_PATHS = 6
+"""Version of rollout files with measures that differ between the trajectories that share a response."""
+NEWEST = FORMAT_WITH_MEASURES_OF_PATHS
 NAME_KEY = b"turnwise_file"
 """Key in a file's metadata: the name under which it was written."""
 MEND = "restore it from a copy, or delete it"
@@ -129,7 +131,7 @@ def write_rollouts(
         path: File to write, atomically.
         trajectories: All trajectories of the step, failed ones included.
         credit: Additional columns (entropy, coefficient, base advantage, advantage), one value or None per response of
-            each trajectory. A shared response gets the mean over its trajectories.
+            each trajectory. A shared response gets the mean over its trajectories; measures that differ stay apart.
     """
     records, schema = rows(trajectories), SCHEMA
     if are_trees(trajectories):
@@ -143,7 +145,10 @@ def write_rollouts(
         schema = schema.with_metadata({"turnwise_format": str(FORMAT_WITH_REQUESTS)})
     table = pa.Table.from_pylist(records, schema=schema)
     for name, values in credit.items():
-        table = table.append_column(name, pa.array(values, pa.float64()))
+        of_paths = bool(values) and isinstance(values[0], list)
+        table = table.append_column(name, pa.array(values, pa.list_(pa.float64()) if of_paths else pa.float64()))
+        if of_paths:
+            table = table.replace_schema_metadata({"turnwise_format": str(FORMAT_WITH_MEASURES_OF_PATHS)})
     write_table(path, table)
 
 

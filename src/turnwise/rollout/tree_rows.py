@@ -32,17 +32,17 @@ def pack_rows(
     trajectories: Sequence[Trajectory],
     records: Sequence[dict[str, Any]],
     credit: Mapping[str, Sequence[float | None]],
-) -> tuple[list[dict[str, Any]], dict[str, list[float | None]]]:
+) -> tuple[list[dict[str, Any]], dict[str, list[Any]]]:
     """Keep one row per turn that trajectories share.
 
     Args:
         trajectories: Trajectories.
         records: One per response, in the order of the trajectories; a trajectory without turns has one.
-        credit: Columns with one value or None per record.
+        credit: Columns of measures and credit, with one value or None per record.
 
     Returns:
         The kept records with the columns of `TREE_SCHEMA` and `BEGUN_SCHEMA`, and the columns. A shared row has the
-        mean of its trajectories' values.
+        mean of its trajectories' values; the rows of a measure that differs between them have a list of these values.
     """
     stored: dict[int, tuple[int, int]] = {}  # turn -> row, trajectory
     kept: list[dict[str, Any]] = []
@@ -61,7 +61,14 @@ def pack_rows(
         if shared and shared == len(trajectory.turns):
             nothing = {"turn": 0, "reward": 0.0, "prompt_ids": [], "response_ids": [], "behavior_logprobs": []}
             kept.append(records[len(where) - 1] | of_tree | nothing)
-    columns = {name: _means(values, where, len(kept)) for name, values in credit.items()}
+    columns: dict[str, list[Any]] = {}
+    for name, values in credit.items():
+        of_paths: list[list[float | None]] = [[] for _ in kept]
+        for row, value in zip(where, values, strict=True):
+            of_paths[row].append(value)
+        is_credit = name in ("base", "alpha", "advantage") or name.startswith("trace.")
+        differs = not is_credit and any(len({*each} - {None}) > 1 for each in of_paths)
+        columns[name] = of_paths if differs else _means(values, where, len(kept))
     return kept, columns
 
 
@@ -96,10 +103,12 @@ def unpack_rows(table: pa.Table, credit: Sequence[str]) -> pa.Table:
     for name in set(OF_TRAJECTORY) & set(table.column_names):
         result = _replaced(result, name, table[name].take(owner))
     for name in credit:
-        without = table[name].take(owner).is_null()
-        result = _replaced(
-            result, name, pc.call_function("if_else", [without, pa.scalar(None, table[name].type), result[name]])
-        )
+        if pa.types.is_list(table[name].type):  # the lists, one after another, have each row's paths in their order
+            column = table[name].combine_chunks().flatten().take(np.argsort(np.argsort(rows, kind="stable")))
+        else:
+            without = table[name].take(owner).is_null()
+            column = pc.call_function("if_else", [without, pa.scalar(None, table[name].type), result[name]])
+        result = _replaced(result, name, column)
     if "info" in table.column_names:
         last = np.append(starts[1:], len(number)) - 1
         infos: list[str | None] = [None] * len(rows)

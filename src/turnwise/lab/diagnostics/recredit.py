@@ -161,6 +161,12 @@ class Statistics:
     signal_frac: float
 
 
+def as_recorded(credit_R: Values, batch: Batch) -> Values:
+    """Return credit as a record has it: a response that trajectories share has the mean over them."""
+    rows = Labels.of(batch.columns["prefix"])
+    return rows.broadcast(rows.sum(credit_R) / rows.lengths)  # with the rounding of `write_rollouts`
+
+
 def same_sign(x: np.ndarray, y: np.ndarray) -> float:
     """Return the share of entries with the same sign."""
     return float(np.mean(np.sign(x) == np.sign(y)))
@@ -168,7 +174,7 @@ def same_sign(x: np.ndarray, y: np.ndarray) -> float:
 
 def statistics(replayed: Sequence[tuple[Recorded, Trace]]) -> Statistics:
     """Compare a method's advantages with the run's, over all given steps."""
-    new = np.concatenate([trace.advantage_R for _, trace in replayed])
+    new = np.concatenate([as_recorded(trace.advantage_R, recorded.batch) for recorded, trace in replayed])
     old = np.concatenate([recorded.advantage_R for recorded, _ in replayed])
     third = np.concatenate([_third(recorded.batch.trajectories) for recorded, _ in replayed])
     weight = np.bincount(third, np.abs(new), minlength=3)
@@ -257,5 +263,5 @@ def write_credit(path: Path, replayed: Sequence[tuple[Recorded, Trace]]) -> None
         "recorded": [recorded.advantage_R for recorded, _ in replayed],
     }
     names = [name for name in replayed[0][1].columns if all(name in trace.columns for _, trace in replayed)]
-    columns |= {name: [trace.columns[name] for _, trace in replayed] for name in names}
+    columns |= {name: [as_recorded(t.columns[name], each.batch) for each, t in replayed] for name in names}
     write_table(path, pa.table({name: np.concatenate(parts) for name, parts in columns.items()}))
