@@ -40,6 +40,7 @@ OWN = {
         "method": "carl",
         "rollout": {**TWO_TURNS["rollout"], "collector": {"name": "branching", "rule": "carl", "starts": 2}},
     },
+    "a dose": {"method": "gigpo", "update": {"dose": 0.3}},
     "a filter": {"method": "grpo", "rollout": {**TWO_TURNS["rollout"], "filter": "not-all-correct"}},
     "a broken world": {"method": "grpo+aem", "environment": {"name": "tests.toys:Levels"}},
 }
@@ -58,7 +59,7 @@ def runs(tmp_path_factory) -> dict[str, RunFolder]:
 def test_the_runs_own_method_gives_exactly_the_recorded_advantages(name, runs):
     folder, config = RunFolder.open(runs[name].path)
     penalty = config.environment.invalid_penalty
-    replayed = list(replay(folder, make_transform(config.method), invalid_penalty=penalty))
+    replayed = list(replay(folder, make_transform(config.method, update=config.update), invalid_penalty=penalty))
     assert replayed
     for recorded, trace in replayed:
         np.testing.assert_array_equal(as_recorded(trace.advantage_R, recorded.batch), recorded.advantage_R)
@@ -179,6 +180,15 @@ def test_the_command_compares_methods(runs, tmp_path, capsys):
     table = read_table(out, ("step", "row", "recorded", "advantage"))
     assert table["advantage"].equals(table["recorded"])
     assert set(table["step"].to_pylist()) == {2}
+
+
+@pytest.mark.parametrize("arguments", [[], ["--method", "gigpo"]])
+def test_the_dose_of_the_run_bounds_every_method_as_in_training(arguments, runs, capsys):
+    assert main(["recredit", str(runs["a dose"].path), *arguments]) == 0
+    out, _ = capsys.readouterr()
+    cells = out.splitlines()[1].split()
+    assert cells[:5] == ["gigpo", "1.000", "1.000", "1.000", "1.000"]
+    assert float(cells[5]) > 0.5, "the bound left most responses out"
 
 
 def test_a_file_that_exists_is_never_overwritten(runs, tmp_path, capsys):

@@ -32,7 +32,8 @@ LEGEND = """\
 Compared with the advantages that the run trained with, over responses:
 same sign, equal: share of responses; correlation: Pearson's; variance: mean square relative to the run's;
 zero: share of responses without credit; thirds: share of the absolute credit in each third of the turns;
-signal / noise: of a tabular policy gradient, below 0 if there is no signal"""
+signal / noise: of a tabular policy gradient, below 0 if there is no signal
+As in training, an update.dose of the run bounds the dose of every method"""
 
 
 def add(commands: Any) -> None:
@@ -54,7 +55,7 @@ def add(commands: Any) -> None:
 
 def _recredit(options: argparse.Namespace) -> int:
     folder, config = open_run(options.run_folder)
-    from turnwise.config import override_config
+    from turnwise.config import override_config, without_code
     from turnwise.credit.methods.former import is_former
     from turnwise.credit.methods.names import names_code
     from turnwise.lab.diagnostics.recredit import read_recorded, replay, statistics, write_credit
@@ -79,14 +80,14 @@ def _recredit(options: argparse.Namespace) -> int:
         raise ConfigError(
             f"the method of {folder.path}, {config.label}, is code that the run names; to run it, name it by --method"
         )
-    plain = config.model_copy(update={"measures": tuple(name for name in config.measures if ":" not in name)})
+    plain = without_code(config)
     table: list[Sequence[str]] = [HEAD]
     signal, penalty = True, config.environment.invalid_penalty
     read = functools.cache(functools.partial(read_recorded, folder, invalid_penalty=penalty))
     for name in options.method or [None]:
         overrides = options.overrides if name is None else [f"method={name}", *options.overrides]
         asked = override_config(plain, overrides)
-        transform = make_transform(asked.method)
+        transform = make_transform(asked.method, update=asked.update)
         with as_data(), contextlib.suppress(NotLoaded):  # raises for columns that no run measures
             needs = {f"method {asked.label!r}": transform.needs}
             plan_measures(needs, further=config.measures, models=config.optional_models)

@@ -224,6 +224,13 @@ def override_config(config: Config, overrides: Sequence[str]) -> Config:
     return parse_config(data)
 
 
+def without_code(config: Config) -> Config:
+    """Return a recorded configuration without the measures and loss terms whose code it names, which learn no more."""
+    update = config.update.model_copy(update={"terms": ()})
+    measures = tuple(name for name in config.measures if ":" not in name)
+    return config.model_copy(update={"measures": measures, "update": update})
+
+
 def parse_config(data: dict[str, Any]) -> Config:
     """Validate plain data and return the configuration."""
     try:
