@@ -13,6 +13,7 @@ from turnwise.base.errors import ConfigError, DataError, RunError
 from turnwise.commands.cli import main
 from turnwise.config import parse_config
 from turnwise.credit.segments import Segments
+from turnwise.environments.settings import IMPORTED
 from turnwise.lab.diagnostics.recredit import (
     Recorded,
     _third,
@@ -26,6 +27,7 @@ from turnwise.rollout.record import read_rollouts, read_table, write_table
 from turnwise.train.credit import make_transform
 from turnwise.train.folder import RunFolder
 from turnwise.train.loop import train
+from turnwise.train.recorded import how_to_fill
 
 TWO_TURNS = {"environment": {"options": {"turns": 2}}, "run": {"steps": 3}, "rollout": {"groups": 2, "group_size": 4}}
 OWN = {
@@ -189,6 +191,27 @@ def test_the_dose_of_the_run_bounds_every_method_as_in_training(arguments, runs,
     cells = out.splitlines()[1].split()
     assert cells[:5] == ["gigpo", "1.000", "1.000", "1.000", "1.000"]
     assert float(cells[5]) > 0.5, "the bound left most responses out"
+
+
+@pytest.mark.parametrize(
+    ("method", "column", "mend"),
+    [
+        ("aepo", "entropy_T", "a record has values of responses, none of single tokens; choose another method"),
+        ("infopo", "info_gain", "the run did not measure it; choose another method, or name its measure in `measures`"),
+    ],
+)
+def test_what_a_run_does_not_record_is_not_sought_in_a_log(method, column, mend, runs, capsys):
+    assert main(["recredit", str(runs["aem"].path), "--method", method]) == 2
+    assert f"needs the column {column!r}, which step 1 of {runs['aem'].path} does not have: {mend}" in (
+        capsys.readouterr().err
+    )
+
+
+def test_a_log_is_scored_only_for_what_scoring_fills():
+    scored = {name: "--score MODEL" in how_to_fill(name, IMPORTED) for name in ("entropy", "length", "token_T")}
+    assert all(scored.values())
+    assert how_to_fill("info_gain", IMPORTED) == "nothing fills it in a log; choose another method"
+    assert "--score" not in how_to_fill("entropy_T", IMPORTED) + how_to_fill("entropy", "frozen_lake")
 
 
 def test_a_file_that_exists_is_never_overwritten(runs, tmp_path, capsys):

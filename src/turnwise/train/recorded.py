@@ -11,10 +11,12 @@ import pyarrow as pa
 
 from turnwise.credit.batch import Batch
 from turnwise.credit.segments import Segments
+from turnwise.environments.settings import IMPORTED
 from turnwise.measures import MEASURES, played
 from turnwise.measures.plan import recorded_columns
 from turnwise.measures.played import action_of, num_paths
 from turnwise.measures.roles import roles, roles_of
+from turnwise.measures.scored import entropy, rare_tokens
 from turnwise.measures.shared_tokens import number_tokens, shared_tokens
 from turnwise.rollout.record import SCHEMA, read_table
 from turnwise.rollout.tree_rows import BEGUN_SCHEMA, PREFIX
@@ -42,6 +44,8 @@ SCORED = recorded_columns(MEASURES.values())
 """Columns of measures that a file has if its step learned something."""
 KNOWN = frozenset({*played.provides, *shared_tokens.provides, *roles.provides, *SCORED, "turn", "length"})
 """Columns that a method can use on recorded rollouts."""
+SCORED_LATER = frozenset({"length", "token_T", *recorded_columns((entropy, rare_tokens))})
+"""Columns that a log has only after a model has read it."""
 TOKEN_ENTROPY = "behavior_entropies"
 """List column with the token entropies, if the run recorded them."""
 
@@ -119,8 +123,15 @@ def recorded_batch(step: RecordedStep, *, invalid_penalty: float) -> Batch:
     return Batch(groups, trajectories, step.values("reward")[kept], columns, tokens)
 
 
-HOW_TO_FILL = "a log has it after `turnwise import FILE --score MODEL`"
-"""What to do if recorded rollouts lack a column."""
+def how_to_fill(column: str, environment: str) -> str:
+    """Return what to do if the rollouts of a run, or of a log if its environment says so, lack a column."""
+    if environment == IMPORTED and column in SCORED_LATER:
+        return "a log has it after `turnwise import FILE --score MODEL`"
+    if column.endswith("_T"):
+        return "a record has values of responses, none of single tokens; choose another method"
+    if environment == IMPORTED:
+        return "nothing fills it in a log; choose another method"
+    return "the run did not measure it; choose another method, or name its measure in `measures` of a new run"
 
 
 def lacking(batch: Batch, needs: Iterable[str]) -> list[str]:

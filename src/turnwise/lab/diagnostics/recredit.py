@@ -17,7 +17,7 @@ from turnwise.credit.trace import Trace
 from turnwise.credit.transform import Transform
 from turnwise.rollout.record import write_table
 from turnwise.train.folder import RunFolder, by_step
-from turnwise.train.recorded import HOW_TO_FILL, lacking, read_step, recorded_batch
+from turnwise.train.recorded import how_to_fill, lacking, read_step, recorded_batch
 
 Values = Float[np.ndarray, " R"]
 
@@ -117,9 +117,9 @@ def replay(
         if recorded is None:
             continue
         if missing := lacking(recorded.batch, method.needs):
+            mend = how_to_fill(missing[0], RunFolder.open(folder.path)[1].environment.name)
             raise DataError(
-                f"the method needs the column {missing[0]!r}, which step {step} of {folder.path} does not have: "
-                f"{HOW_TO_FILL}"
+                f"the method needs the column {missing[0]!r}, which step {step} of {folder.path} does not have: {mend}"
             )
         try:
             trace, state = method.trace(recorded.batch, state)

@@ -17,7 +17,7 @@ from turnwise.lab.report.pieces import Pieces
 from turnwise.lab.report.steps import COMPARED, ENDINGS, OUTCOMES, index_columns
 from turnwise.lab.report.summary import describe_run, failure_causes, metrics_columns, step_statistics
 from turnwise.train.folder import RunFolder, by_step, doubles
-from turnwise.train.recorded import HOW_TO_FILL, RecordedStep, read_step
+from turnwise.train.recorded import RecordedStep, how_to_fill, read_step
 
 AUDIT = "audit.json"
 """File that `turnwise audit` writes among the analyses of a run."""
@@ -164,8 +164,10 @@ class _Run:
         before = set(self.others.left_out)
         others = self.others(step)
         if left_out := {name: column for name, column in self.others.left_out.items() if name not in before}:
-            columns = ", ".join(dict.fromkeys(left_out.values()))
-            self._say(f"{path} has no {columns}, so the page leaves out {', '.join(left_out)}; {HOW_TO_FILL}")
+            columns = dict.fromkeys(left_out.values())
+            mends = dict.fromkeys(how_to_fill(column, self.config.environment.name) for column in columns)
+            page = f"{path} has no {', '.join(columns)}, so the page leaves out {', '.join(left_out)}"
+            self._say("; ".join([page, *mends]))
         table = turns_table(step, others, invalid_penalty=self._penalty)
         write_table(self.folder / f"step-{step.number:06d}.js", f"{self.folder.name}/step-{step.number:06d}", table)
         self._stale = True
