@@ -40,6 +40,12 @@ def run(tmp_path, monkeypatch, request) -> Path:
     return run.folder.path
 
 
+def test_loss_terms_and_measures_that_are_code_are_left_out():
+    settings = {"measures": ["rare_tokens", "theirs:measure"], "update": {"terms": [{"name": "theirs:Term"}]}}
+    plain = parse_config(settings).without_code
+    assert (plain.measures, plain.update.terms) == (("rare_tokens",), ())
+
+
 @pytest.mark.parametrize("run", METHODS, indirect=True)
 @pytest.mark.parametrize(
     "command",

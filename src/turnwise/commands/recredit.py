@@ -55,7 +55,7 @@ def add(commands: Any) -> None:
 
 def _recredit(options: argparse.Namespace) -> int:
     folder, config = open_run(options.run_folder)
-    from turnwise.config import override_config, without_code
+    from turnwise.config import override_config
     from turnwise.credit.methods.former import is_former
     from turnwise.credit.methods.names import names_code
     from turnwise.lab.diagnostics.recredit import read_recorded, replay, statistics, write_credit
@@ -80,13 +80,12 @@ def _recredit(options: argparse.Namespace) -> int:
         raise ConfigError(
             f"the method of {folder.path}, {config.label}, is code that the run names; to run it, name it by --method"
         )
-    plain = without_code(config)
     table: list[Sequence[str]] = [HEAD]
     signal, penalty = True, config.environment.invalid_penalty
     read = functools.cache(functools.partial(read_recorded, folder, invalid_penalty=penalty))
     for name in options.method or [None]:
         overrides = options.overrides if name is None else [f"method={name}", *options.overrides]
-        asked = override_config(plain, overrides)
+        asked = override_config(config.without_code, overrides)
         transform = make_transform(asked.method, update=asked.update)
         with as_data(), contextlib.suppress(NotLoaded):  # raises for columns that no run measures
             needs = {f"method {asked.label!r}": transform.needs}

@@ -145,6 +145,13 @@ class Config(Section):
         """Most turns of a trajectory; None if an agent plays them, which `environment.max_steps` does not limit."""
         return None if broken(Facet.TURNS, super().parts()) else self.environment.max_steps
 
+    @property
+    def without_code(self) -> "Config":
+        """This without the measures and loss terms whose code it names; who reads a run needs neither."""
+        update = self.update.model_copy(update={"terms": ()})
+        measures = tuple(name for name in self.measures if ":" not in name)
+        return self.model_copy(update={"measures": measures, "update": update})
+
     def idle(self, prefix: str = "") -> Iterator[str]:
         """Name also what only environments read, where an agent plays."""
         yield from super().idle(prefix)
@@ -222,13 +229,6 @@ def override_config(config: Config, overrides: Sequence[str]) -> Config:
     for override in overrides:
         apply(data, override, Config)
     return parse_config(data)
-
-
-def without_code(config: Config) -> Config:
-    """Return a recorded configuration without the measures and loss terms whose code it names, which learn no more."""
-    update = config.update.model_copy(update={"terms": ()})
-    measures = tuple(name for name in config.measures if ":" not in name)
-    return config.model_copy(update={"measures": measures, "update": update})
 
 
 def parse_config(data: dict[str, Any]) -> Config:

@@ -29,6 +29,7 @@ from turnwise.rollout.record import read_rollouts
 from turnwise.rollout.trajectory import Trajectory, Turn
 from turnwise.train.credit import make_transform
 from turnwise.train.folder import RunFolder
+from turnwise.train.recorded import read_step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,9 +185,10 @@ def read_run(path: Path, method: str | None = None, step: int | None = None) -> 
 def _credit(path: Path, method: str, step: int | None) -> dict[int, np.ndarray]:
     """Return the advantages of a method for each row of each step; NaN for those without credit."""
     folder, config = RunFolder.open(path)
-    transform = make_transform(override_config(config, [f"method={method}"]).method)
+    asked = override_config(config.without_code, [f"method={method}"])
+    transform = make_transform(asked.method, update=asked.update)
     paths = {number: folder.rollouts / f"step-{number:06d}.parquet" for number in recorded_steps(folder)}
-    found = {number: np.full(pq.read_metadata(path).num_rows, np.nan) for number, path in paths.items()}
+    found = {number: np.full(read_step(path).table.num_rows, np.nan) for number, path in paths.items()}
     for recorded, trace in replay(folder, transform, invalid_penalty=config.environment.invalid_penalty, only=step):
         found[recorded.step][recorded.row_R] = trace.advantage_R
     return found

@@ -111,7 +111,7 @@ def _trajectory(logged: Logged) -> Trajectory:
 
 
 def _put_request(logged: Logged, index: int, turn: Turn) -> None:
-    """Keep what the agent sent of a response beside the conversation that the response goes on with."""
+    """Keep what the agent sent, without the conversation that the response goes on with."""
     response, before = logged.responses[index], 0 if turn.fresh else len(logged.responses[index - 1].history) + 1
     turn.put(request=added_to(response.history, response.tools, before))
 
