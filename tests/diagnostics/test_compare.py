@@ -177,6 +177,16 @@ def test_worlds_are_strata_of_equal_weight(tmp_path):
     assert made.unit.startswith("seeds, paired, within each of 2 environments")
 
 
+def test_runs_of_several_environments_without_common_seeds_are_refused(tmp_path):
+    elsewhere = {"environment": {"name": "household", "options": {"size": "tiny"}}}
+    sides = [
+        [made_run(tmp_path / name, first, wins(5)), made_run(tmp_path / f"{name}2", first + 1, wins(5), **elsewhere)]
+        for name, first in (("a", 0), ("b", 10))
+    ]
+    with pytest.raises(RunError, match="several environments can be compared only if they are paired by seed"):
+        compare(*sides)
+
+
 def test_rollouts_to_a_level_by_hand(tmp_path):
     # 12 trajectories a step; 0 at the start, 0.2 after step 2, 0.6 after step 4
     run = made_run(tmp_path / "a", 0, wins(24), steps=4, curve={2: 0.2})

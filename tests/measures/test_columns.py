@@ -1,5 +1,8 @@
 """The columns that measures fill, by hand, and the refusal of methods that need others."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 from tests.toys import small_config, trajectory
@@ -7,9 +10,10 @@ from tests.toys import small_config, trajectory
 import turnwise as tw
 from turnwise.base.errors import ConfigError
 from turnwise.measures import MEASURES, Played
+from turnwise.measures.gold import answers
 from turnwise.measures.plan import FROM_THE_BATCH, plan_measures
 from turnwise.measures.played import action_of
-from turnwise.measures.scored import lowest_mean
+from turnwise.measures.scored import lowest_mean, peak_tokens
 from turnwise.measures.step_rewards import checks
 from turnwise.train.loop import train
 
@@ -83,6 +87,27 @@ def test_the_rarest_fifth_is_at_least_one_token(num, kept):
     values = np.random.default_rng(0).permutation(num).astype(float)
     tokens = tw.Segments.from_lengths([num])
     np.testing.assert_allclose(lowest_mean(values, tokens, share=0.2), [np.arange(kept).mean()])
+
+
+def test_the_peak_of_entropy_is_the_mean_of_the_most_uncertain_fifth():
+    step: Any = SimpleNamespace(tokens=tw.Segments.from_lengths([10, 1]))
+    made = peak_tokens.run(step, {"entropy_T": np.array([*range(10), 3.0])})
+    np.testing.assert_allclose(made["peak_entropy"], [8.5, 3.0])
+
+
+def test_answers_are_sampled_as_the_paper_says(monkeypatch):
+    """SPAE, arXiv 2601.03823: 5 answers of at most 10 tokens at temperature 0.6."""
+    asked = []
+
+    def sample(contexts, openings, sampling, num):
+        asked.append((num, sampling.max_new_tokens, sampling.temperature))
+        raise StopIteration
+
+    probe = SimpleNamespace(contexts=lambda tokens: ([0], [0]), format=SimpleNamespace(stop_id=1), sample=sample)
+    monkeypatch.setattr("turnwise.measures.gold.right_answers", lambda step: [([5], 0, 1)])
+    with pytest.raises(StopIteration):
+        answers.run(SimpleNamespace(probe=probe, tokens=None), {})  # pyright: ignore[reportArgumentType]
+    assert asked == [(5, 10, 0.6)]
 
 
 def test_a_method_that_needs_what_no_rollout_knows_is_refused_before_anything_is_played(tmp_path):
