@@ -258,6 +258,7 @@ def test_the_command_prints_one_screen_or_json(capsys, tmp_path):
     [
         (["frozen-lake-tiny-grpo"], "frozen-lake-tiny-grpo has no [harness], so turnwise plays its environment"),
         (["no_such_agent:play"], "cannot import 'no_such_agent'"),
+        (["no_such_agent:play", "environment.name=no_such_game"], "cannot import 'no_such_agent'"),
         ([f"{HERE}:refuse", "environment.name=tests.gateway.late:FewLate", *SIZES], "no task of 8 could be played"),
     ],
 )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from turnwise.base.errors import ConfigError
+from turnwise.base.imports import import_named
 from turnwise.base.recipes import shipped_recipes
 from turnwise.base.terminal import print_page, say
 from turnwise.commands.common import count, load_libraries, natural
@@ -76,6 +77,8 @@ def _check(options: argparse.Namespace) -> int:
 
     harness = config.section(HarnessConfig)
     assert harness is not None
+    if harness.function is not None:
+        import_named(harness.function)  # what is checked is told first if it is wrong
     config.engine.check()
     device, suite = use_device(config.run), make_suite(config.environment)
     tasks = tasks_of(suite, config.environment.name, config.environment.train_split)
