@@ -3,6 +3,8 @@
 Its commands run in our sandbox, and our tests grade the repair: the reward that a harness would return.
 """
 
+import asyncio
+import gc
 import importlib
 import os
 import sys
@@ -67,6 +69,12 @@ def test_mini_swe_agent_repairs_a_bug(sandboxed, data, monkeypatch, tmp_path):  
         agent = agents.DefaultAgent(model, environment, system_template="You repair.", instance_template="{{task}}")
         ended = agent.run(environment.last.observation)
         turns = recorded.trajectory.turns
+    sys.modules["litellm"].in_memory_llm_clients_cache.flush_cache()
+    for left in gc.get_objects():  # litellm's, which would be found when the tests end
+        if isinstance(left, asyncio.BaseEventLoop) and not left.is_running():
+            left.close()
+    del model, agent
+    gc.collect()
     assert ended["exit_status"] == "Submitted"
     assert (environment.last.reward, environment.last.info["success"]) == (10.0, True)
     assert [turn.fresh for turn in turns] == [True, False, True, False], (
