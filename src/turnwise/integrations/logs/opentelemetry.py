@@ -345,14 +345,14 @@ def write_opentelemetry(logged: Sequence[Logged], method: str) -> Iterator[dict[
                 own[VALID] = False
             if response.advantage is not None:
                 own |= {"turnwise.advantage": response.advantage, "turnwise.method": method}
-            if response is each.responses[-1] and each.rewarded:
+            last = response is each.responses[-1]
+            if last and each.rewarded:
                 own |= {REWARD: each.total, SUCCESS: each.outcome.success if each.outcome else each.total > 0}
-            if response is each.responses[-1] and each.truncated:
+            if last and each.truncated:
                 own[TRUNCATED] = True
-            if response is each.responses[-1] and each.outcome and each.outcome.info:
+            if last and each.outcome and each.outcome.info:
                 own[INFO] = json.dumps(each.outcome.info)
-            failed = bool(each.failure) and response is each.responses[-1]
-            if failed:
+            if failed := last and bool(each.failure):
                 own[FAILURE] = each.failure
             spans.append(
                 {
