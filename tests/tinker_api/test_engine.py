@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -340,6 +341,26 @@ def test_a_result_that_is_not_ready_is_asked_for_again_and_nothing_is_made_anew(
         assert generate(engine, [[5, 6]])[0].token_ids
     assert (seen.count("asample"), seen.count("create_model")) == (1, 0)
     assert seen.count("retrieve_future") >= 2
+
+
+def test_a_long_poll_may_outlast_the_patience_with_a_server_that_is_away(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr("turnwise.extensions.tinker.client.LONG_POLL_S", 0.3)
+    seen = []
+
+    def watch(asked: str, request: Any) -> HttpResponse | None:
+        seen.append(asked)
+        if asked != "retrieve_future" or seen.count(asked) > 2:
+            return None
+        time.sleep(0.4)
+        return HttpResponse({"detail": "timeout"}, status=408)
+
+    with serving(recipe(), tmp_path) as served:
+        _, engine = connected(served, patience_s=0.2)
+        asyncio.run(engine.update_weights())
+        served.watch = watch
+        seen.clear()
+        assert generate(engine, [[5, 6]])[0].token_ids
+    assert seen.count("asample") == 1
 
 
 def test_a_server_that_has_no_result_at_once_again_and_again_is_lost(tmp_path: Path):

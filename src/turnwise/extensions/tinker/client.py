@@ -175,8 +175,9 @@ class Service(Connection):
             try:
                 answer = await self._ask("POST", API + "retrieve_future", json={"request_id": begun.request_id})
             except Pausing:
-                waited = asked if time.monotonic() - asked >= LONG_POLL_S else waited
-                if time.monotonic() - waited > self.settings.patience_s:
+                now = time.monotonic()
+                waited = now if now - asked >= LONG_POLL_S else waited
+                if now - waited > self.settings.patience_s:
                     raise
                 await asyncio.sleep(FIRST_WAIT_S)
                 continue
