@@ -187,7 +187,8 @@ def _credit(path: Path, method: str, step: int | None) -> dict[int, np.ndarray]:
     folder, config = RunFolder.open(path)
     asked = override_config(config.without_code, [f"method={method}"])
     transform = make_transform(asked.method, update=asked.update)
-    paths = {number: folder.rollouts / f"step-{number:06d}.parquet" for number in recorded_steps(folder)}
+    steps = [number for number in recorded_steps(folder) if step in (None, number)]
+    paths = {number: folder.rollouts / f"step-{number:06d}.parquet" for number in steps}
     found = {number: np.full(read_step(path).table.num_rows, np.nan) for number, path in paths.items()}
     for recorded, trace in replay(folder, transform, invalid_penalty=config.environment.invalid_penalty, only=step):
         found[recorded.step][recorded.row_R] = trace.advantage_R
